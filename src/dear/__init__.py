@@ -1,1 +1,69 @@
-"""DeAR."""
+"""DeAR: adapt a frozen CLIP from a few photos by decomposing the roles of its attention heads.
+
+The names below are loaded when first used, so that `import dear` stays fast.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dear.artefact import load
+    from dear.backbone.clip import FrozenClip
+    from dear.backbone.load import load_clip
+    from dear.errors import DearError
+    from dear.methods.base import Method, Output
+    from dear.methods.dear.config import DearConfig
+    from dear.methods.dear.model import DeAR
+    from dear.methods.registry import get_method, list_methods, register
+    from dear.methods.zero_shot.model import ZeroShot
+    from dear.roles.rolemap import HeadRole, Role, RoleMap
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "DeAR": "dear.methods.dear.model",
+    "DearConfig": "dear.methods.dear.config",
+    "DearError": "dear.errors",
+    "FrozenClip": "dear.backbone.clip",
+    "HeadRole": "dear.roles.rolemap",
+    "Method": "dear.methods.base",
+    "Output": "dear.methods.base",
+    "Role": "dear.roles.rolemap",
+    "RoleMap": "dear.roles.rolemap",
+    "ZeroShot": "dear.methods.zero_shot.model",
+    "get_method": "dear.methods.registry",
+    "list_methods": "dear.methods.registry",
+    "load": "dear.artefact",
+    "load_clip": "dear.backbone.load",
+    "register": "dear.methods.registry",
+}
+
+__all__ = [
+    "DeAR",
+    "DearConfig",
+    "DearError",
+    "FrozenClip",
+    "HeadRole",
+    "Method",
+    "Output",
+    "Role",
+    "RoleMap",
+    "ZeroShot",
+    "get_method",
+    "list_methods",
+    "load",
+    "load_clip",
+    "register",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its home on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dear' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, for completion."""
+    return [*__all__, "__version__"]

@@ -37,6 +37,10 @@ class ClassListError(DearError, ValueError):
     """The class names or the prompt template cannot be used."""
 
 
+class InputError(DearError, ValueError):
+    """Images or labels do not have the form the backbone reads."""
+
+
 class ArtefactError(DearError, ValueError):
     """A saved adapter cannot be used; its children say why."""
 

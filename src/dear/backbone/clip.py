@@ -1,0 +1,111 @@
+"""A frozen CLIP: its geometry, its two split towers, its preprocessing and the identity of its weights."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dear.backbone.text import TextTower
+from dear.backbone.vision import VisionTower
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The sizes of a CLIP that decide what fits it."""
+
+    image_size: int
+    patch_size: int
+    vision_layers: int
+    vision_heads: int
+    vision_width: int
+    vision_tokens: int
+    text_layers: int
+    text_heads: int
+    text_width: int
+    context_length: int
+    vocab_size: int
+    embed_dim: int
+    quick_gelu: bool
+
+    def as_dict(self) -> dict[str, int | bool]:
+        """The sizes by name."""
+        return asdict(self)
+
+
+class FrozenClip(nn.Module):
+    """A CLIP whose weights never change and which never leaves evaluation mode. Made by `dear.load_clip`."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        name: str,
+        pretrained: str | None,
+        precision: str,
+        geometry: Geometry,
+        weights_sha256: str,
+        preprocess_train: Callable[[Any], Tensor],
+        preprocess_eval: Callable[[Any], Tensor],
+        tokenizer: Callable[..., Tensor],
+        text_pool: str,
+        text_eos_id: int,
+    ) -> None:
+        super().__init__()
+        self.model: Any = model.requires_grad_(False).eval()
+        self.name = name
+        self.pretrained = pretrained
+        self.precision = precision
+        self.geometry = geometry
+        self.weights_sha256 = weights_sha256
+        self.preprocess_train = preprocess_train
+        self.preprocess_eval = preprocess_eval
+        self.tokenizer = tokenizer
+        self.vision = VisionTower(model.visual)
+        self.text = TextTower(getattr(model, "text", model), tokenizer, pool=text_pool, eos_id=text_eos_id)
+
+    @property
+    def temperature(self) -> float:
+        """τ: what cosines are multiplied by, exp(logit_scale)."""
+        return float(self.model.logit_scale.detach().float().exp())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = self.model.logit_scale.device
+        return device
+
+    @torch.no_grad()
+    def encode_image(self, images: Tensor) -> Tensor:
+        """OpenCLIP's own image features, normalised in fp32: (B, embed_dim)."""
+        self.vision.check(images)
+        return F.normalize(self.model.encode_image(images.to(self.vision.dtype)).float(), dim=-1)
+
+    @torch.no_grad()
+    def encode_text(self, prompts: Sequence[str]) -> Tensor:
+        """OpenCLIP's own text features, normalised in fp32: (C, embed_dim)."""
+        ids = self.tokenizer(list(prompts)).to(self.device)
+        return F.normalize(self.model.encode_text(ids).float(), dim=-1)
+
+    def train(self, mode: bool = True) -> FrozenClip:
+        """Stay in evaluation mode: a frozen model drops no patches and learns nothing."""
+        return super().train(False)
+
+    def __repr__(self) -> str:
+        """One line instead of CLIP's hundreds."""
+        return f"FrozenClip({self.name!r}, pretrained={self.pretrained!r}, {self.precision}, sha256={self.weights_sha256[:12]}…)"
+
+
+def content_hash(state: dict[str, Tensor]) -> str:
+    """SHA-256 of named tensors: names, shapes and fp32 values, in name order. Independent of file format and device."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().to("cpu", torch.float32).contiguous()
+        digest.update(f"{name}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.numpy().data if tensor.numel() else b"")
+    return digest.hexdigest()

@@ -1,0 +1,99 @@
+"""The frozen text tower, cut in two, and never longer than its longest prompt.
+
+The tower is causal, so positions past the last end token cannot matter and are dropped; the layers below the first
+adapted one run once per class list. Shapes: C prompts, T tokens, D text width, E joint embedding. Layers count from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dear.backbone.blocks import run_block
+from dear.errors import ClassListError
+
+
+@dataclass(frozen=True)
+class TokenizedPrompts:
+    """Token ids cut after the longest end token, and each prompt's end position."""
+
+    ids_CT: Tensor
+    end_C: Tensor
+
+
+class TextTower:
+    """Split view of an OpenCLIP text transformer; it owns no weights, it only runs them."""
+
+    def __init__(self, text: Any, tokenizer: Callable[..., Tensor], *, pool: str, eos_id: int) -> None:
+        self._text = text
+        self._tokenizer = tokenizer
+        self._pool = pool
+        self._eos_id = eos_id
+
+    @property
+    def layers(self) -> int:
+        """Number of transformer layers."""
+        return len(self._text.transformer.resblocks)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the tower's activations."""
+        dtype: torch.dtype = self._text.transformer.get_cast_dtype()
+        return dtype
+
+    def blocks(self, first: int) -> list[Any]:
+        """Layers `first`..L, counted from 1, to be run by `run_block`."""
+        return list(self._text.transformer.resblocks[first - 1 :])
+
+    def tokenize(self, prompts: Sequence[str]) -> TokenizedPrompts:
+        """Tokenize and truncate to the longest prompt; a prompt that does not fit the context is refused."""
+        context = len(self._text.positional_embedding)
+        ids_CT = self._tokenizer(list(prompts), context_length=context)
+        end_C = self._end_positions(ids_CT)
+        full = [prompt for prompt, end in zip(prompts, end_C.tolist(), strict=True) if end == context - 1]
+        wide_ids = self._tokenizer(full, context_length=16 * context) if full else ids_CT
+        cut = [p for p, end in zip(full, self._end_positions(wide_ids).tolist(), strict=False) if end >= context]
+        if cut:
+            raise ClassListError(
+                f"{len(cut)} prompt(s) do not fit the text tower's {context} tokens, the first is "
+                f"'{cut[0][:60]}…': shorten the class name or the template."
+            )
+        device = self._text.positional_embedding.device
+        return TokenizedPrompts(ids_CT[:, : int(end_C.max()) + 1].to(device), end_C.to(device))
+
+    def _end_positions(self, ids_CT: Tensor) -> Tensor:
+        return ids_CT.argmax(-1) if self._pool == "argmax" else (ids_CT == self._eos_id).int().argmax(-1)
+
+    @torch.no_grad()
+    def prefix(self, ids_CT: Tensor, first: int) -> Tensor:
+        """State x_CTD of the words before layer `first`. Exact: nothing learnable acts below it."""
+        x_CTD: Tensor = self._text.token_embedding(ids_CT).to(self.dtype)
+        x_CTD = x_CTD + self._text.positional_embedding[: ids_CT.shape[1]].to(self.dtype)
+        for block in self._text.transformer.resblocks[: first - 1]:
+            x_CTD = run_block(block, x_CTD, causal=True)
+        return x_CTD
+
+    @torch.no_grad()
+    def frozen_features(self, prefix_CTD: Tensor, end_C: Tensor, first: int) -> Tensor:
+        """Plain CLIP's text features (C, E), unnormalised, from the prefix: layers `first`..L only."""
+        x_CTD = prefix_CTD
+        *inner, last = self.blocks(first)
+        for block in inner:
+            x_CTD = run_block(block, x_CTD, causal=True)
+        return self.read_end(last, x_CTD, end_C)
+
+    def read_end(self, last_block: Any, x_CTD: Tensor, end_C: Tensor) -> Tensor:
+        """Run the last layer for the end tokens only, and project them: (C, E)."""
+        rows = torch.arange(len(x_CTD), device=x_CTD.device)
+        mask_C11T = (torch.arange(x_CTD.shape[1], device=x_CTD.device) <= end_C[:, None])[:, None, None]
+        end_C1D = run_block(last_block, x_CTD, queries_BQD=x_CTD[rows, end_C][:, None], mask=mask_C11T)
+        out_CD: Tensor = self._text.ln_final(end_C1D[:, 0])
+        projection = self._text.text_projection
+        if projection is None:
+            return out_CD
+        projected: Tensor = projection(out_CD) if callable(projection) else out_CD @ projection
+        return projected

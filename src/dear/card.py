@@ -1,0 +1,53 @@
+"""The card of a saved adapter: what it is, what it needs, how to use it. The same adapter always gives the same card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def card(manifest: Mapping[str, Any], facts: Mapping[str, str], trained_parameters: int) -> str:
+    """Markdown for the folder's README.md."""
+    backbone, classes = manifest["backbone"], manifest["classes"]
+    weights = f", weights `{backbone['pretrained']}`" if backbone["pretrained"] else ""
+    rows = {
+        "method": manifest["method"],
+        "backbone": f"`{backbone['name']}`{weights} (sha256 `{backbone['weights_sha256']}`)",
+        "trained parameters": f"{trained_parameters:,}",
+        **facts,
+        "classes": "none set" if classes is None else _shorten(classes["names"]),
+        "template": "none set" if classes is None else f"`{classes['template']}`",
+    }
+    settings = "\n".join(
+        f"| `{name}` | {'default' if value is None else value} |" for name, value in manifest["settings"].items()
+    )
+    return f"""---
+library_name: dear-vlm
+tags: [clip, few-shot, {manifest["method"]}]
+---
+# A {manifest["method"]} adapter for {backbone["name"]}
+
+| | |
+|---|---|
+{chr(10).join(f"| {name} | {value} |" for name, value in rows.items())}
+
+## Use
+
+```python
+import dear
+
+model = dear.load("THIS_FOLDER")  # fetches or finds the backbone, and checks that it is the right one
+logits = model(images).logits     # images: a batch made with model.clip.preprocess_eval
+```
+
+## Settings
+
+| setting | value |
+|---|---|
+{settings}
+"""
+
+
+def _shorten(names: list[str], most: int = 12) -> str:
+    shown = ", ".join(names[:most])
+    return f"{len(names)} ({shown}{', …' if len(names) > most else ''})"

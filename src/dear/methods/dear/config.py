@@ -1,0 +1,40 @@
+"""Every choice of the method, with the paper's values (or our decision where the paper is silent) as defaults."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from dear.config import Settings
+
+
+class DearConfig(Settings):
+    """Choices of DeAR. Layers are counted from 1."""
+
+    first_layer: int | None = Field(default=None, ge=1)
+    """First vision layer that sees new tokens (J); default: the last four layers."""
+    text_first_layer: int | None = Field(default=None, ge=1)
+    """First text layer that sees new tokens; default: the last four layers."""
+    tokens_per_attribute: int = Field(default=1, ge=1)
+    """Vision tokens for each core attribute; an attribute's feature is the mean over its tokens."""
+    text_tokens: int = Field(default=5, ge=0)
+    """Learnable tokens inserted between the start token and the words."""
+    beta: float = Field(default=0.9, ge=0, le=1)
+    """Knowledge anchoring: weight of the raw token when a token is carried to the next layer."""
+    token_std: float = Field(default=0.02, gt=0)
+    """Standard deviation of the tokens' random start."""
+    projection: Literal["copy", "random", "low_rank"] = "copy"
+    """Start of W_attr: a copy of CLIP's projection, random, or CLIP's frozen one plus a low-rank update."""
+    projection_rank: int = Field(default=16, ge=1)
+    """Rank of the update, for projection='low_rank'."""
+    alpha_cls: float = Field(default=0.7, gt=0, lt=1)
+    """Fusion weight of the [CLS] feature at the start; the attributes share the rest equally."""
+    lambda_reg: float = Field(default=1.0, ge=0)
+    """Weight of the two terms that keep the features near plain CLIP's."""
+    lambda_fusion: float = Field(default=0.7, ge=0)
+    """Weight of the term that keeps the fusion from leaning on the attributes alone."""
+    fusion_loss: Literal["neg_log", "one_minus"] = "neg_log"
+    """Form of that term: -ln α_cls, or 1 - α_cls."""
+    seed: int = Field(default=0, ge=0)
+    """Decides the random start."""

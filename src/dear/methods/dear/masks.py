@@ -1,0 +1,42 @@
+"""The role-based attention mask (Eq. 7-9), computed from a role map each time and never stored.
+
+What a query may see depends only on the kinds of the two tokens: original (0), or belonging to attribute a (1..K).
+So a head's mask is a (K+1, K+1) table, spread over the sequence [originals, attribute tokens].
+Shapes: H heads, L tokens, G = K + 1 kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dear.roles.rolemap import HeadRole, Role
+
+
+def kind_table(head: HeadRole, attributes: Sequence[str]) -> Tensor:
+    """(G, G) booleans: may a query of kind i see a key of kind j in this head?"""
+    kinds = len(attributes) + 1
+    sees_GG = torch.ones(kinds, kinds, dtype=torch.bool)
+    if head.role in (Role.GENERALIZATION, Role.OTHER):
+        sees_GG[0, 1:] = False
+        sees_GG[1:, 0] = False
+    elif head.role is Role.CORE:
+        assert head.concept is not None
+        own = attributes.index(head.concept) + 1
+        sees_GG[:, 1:] = False
+        sees_GG[:, own] = True
+    return sees_GG
+
+
+def token_kinds(originals: int, attributes: int, tokens_per_attribute: int = 1) -> Tensor:
+    """(L,) kinds of the sequence: originals first, then each attribute's tokens in order."""
+    kinds_G = torch.tensor([originals] + [tokens_per_attribute] * attributes)
+    return torch.repeat_interleave(torch.arange(attributes + 1), kinds_G)
+
+
+def layer_mask(heads: Sequence[HeadRole], attributes: Sequence[str], kinds_L: Tensor) -> Tensor:
+    """(H, L, L) booleans for one layer's heads, True where the query (row) may see the key (column)."""
+    tables_HGG = torch.stack([kind_table(head, attributes) for head in heads]).to(kinds_L.device)
+    return tables_HGG[:, kinds_L][:, :, kinds_L]

@@ -1,0 +1,326 @@
+"""DeAR itself: a frozen CLIP whose last layers carry attribute tokens under a role mask.
+
+Shapes: B images, N original tokens, D vision width, C classes, T words, K attributes, G = K + 1, E joint embedding.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from dear.backbone.clip import FrozenClip
+from dear.config import parse
+from dear.errors import ConfigError, DearWarning, RoleMapError
+from dear.methods.base import (
+    DEFAULT_TEMPLATE,
+    ClassList,
+    Output,
+    Strategy,
+    class_list,
+    frozen_output,
+    require_classes,
+    unit,
+)
+from dear.methods.dear.config import DearConfig
+from dear.methods.dear.fusion import fuse, initial_scalars
+from dear.methods.dear.losses import DearLoss, dear_loss
+from dear.methods.dear.masks import layer_mask, token_kinds
+from dear.methods.dear.tail import text_tail, vision_tail
+from dear.methods.dear.tokens import new_tokens
+from dear.methods.registry import register
+from dear.roles.rolemap import RoleMap
+
+LAST_LAYERS = 4
+
+
+@register
+class DeAR(nn.Module):
+    """A CLIP adapted by decomposing the roles of its attention heads."""
+
+    name: ClassVar[str] = "dear"
+    _text_prefix_CTD: Tensor | None
+    _text_end_C: Tensor | None
+    _frozen_class_features_CE: Tensor | None
+
+    def __init__(self, clip: FrozenClip, roles: RoleMap | str | Path, **choices: Any) -> None:
+        """Put fresh tokens into a frozen CLIP.
+
+        Args:
+            clip: from `dear.load_clip`.
+            roles: a `RoleMap`, the path of a roles.json, or the name of a shipped map ("vit-b-16").
+            **choices: any field of `DearConfig`, such as beta=0.9, text_tokens=5, alpha_cls=0.7, lambda_reg=1.0.
+        """
+        super().__init__()
+        config = parse(DearConfig, choices)
+        self.clip = clip
+        self.config = config
+        self.roles = roles if isinstance(roles, RoleMap) else RoleMap.load(roles)
+        self.first_layer = _first_layer(config.first_layer, clip.geometry.vision_layers, "first_layer")
+        self.text_first_layer = _first_layer(config.text_first_layer, clip.geometry.text_layers, "text_first_layer")
+        _check_roles(self.roles, clip, self.first_layer)
+
+        sizes, attributes = clip.geometry, len(self.roles.attributes)
+        generator = torch.Generator().manual_seed(config.seed)
+        self.vision_tokens = new_tokens(
+            attributes * config.tokens_per_attribute,
+            sizes.vision_width,
+            std=config.token_std,
+            generator=generator,
+        )
+        self.text_tokens = new_tokens(config.text_tokens, sizes.text_width, std=config.token_std, generator=generator)
+        for name, start in _projection_start(config, clip, generator).items():
+            self.register_parameter(name, nn.Parameter(start))
+        self.fusion_scalars = nn.Parameter(initial_scalars(config.alpha_cls, attributes))
+        self.to(clip.device)
+
+        self._classes: ClassList | None = None
+        self._class_feature_cache: tuple[Tensor, Tensor] | None = None
+        self._plain_class_features_CE: Tensor | None = None
+        self._is_disabled = False
+        for buffer in ("_text_prefix_CTD", "_text_end_C", "_frozen_class_features_CE"):
+            self.register_buffer(buffer, None, persistent=False)
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The core attributes, in the order of tokens, features and fusion weights."""
+        return self.roles.attributes
+
+    @property
+    def classes(self) -> ClassList | None:
+        """The classes set last, or None."""
+        return self._classes
+
+    @property
+    def alpha(self) -> Tensor:
+        """(G,) fusion weights of [CLS] and of each attribute."""
+        return self.fusion_scalars.softmax(0)
+
+    def set_classes(self, names: Sequence[str], template: str = DEFAULT_TEMPLATE) -> None:
+        """Choose the classes to tell apart; the frozen part of the text tower runs here, once."""
+        classes = class_list(names, template)
+        with torch.inference_mode(False), torch.no_grad():
+            prompts = self.clip.text.tokenize(classes.prompts)
+            prefix_CTD = self.clip.text.prefix(prompts.ids_CT, self.text_first_layer)
+            frozen_CE = self.clip.text.frozen_features(prefix_CTD, prompts.end_C, self.text_first_layer)
+        self._classes = classes
+        self._text_prefix_CTD, self._text_end_C = prefix_CTD, prompts.end_C
+        self._frozen_class_features_CE = unit(frozen_CE)
+        self._class_feature_cache = self._plain_class_features_CE = None
+
+    def forward(self, images: Tensor, *, strategy: Strategy = "fusion") -> Output:
+        """Classify preprocessed images (B, 3, H, W)."""
+        if self._is_disabled:
+            return frozen_output(self.clip, self.clip.encode_image(images), self._plain_class_features())
+        return self.from_prefix(self.image_prefix(images), strategy=strategy)
+
+    def image_prefix(self, images: Tensor) -> Tensor:
+        """State (B, N, D) before the first adapted layer; it depends on nothing that is trained."""
+        return self.clip.vision.prefix(images, self.first_layer)
+
+    def from_prefix(self, prefix: Tensor, *, strategy: Strategy = "fusion") -> Output:
+        """Classify from `image_prefix`'s result."""
+        if strategy not in ("fusion", "decoupled"):
+            raise ConfigError(f"strategy is {strategy!r}, but can be 'fusion' or 'decoupled'.")
+        if self._is_disabled:
+            return frozen_output(self.clip, self._frozen_image_features(prefix), self._plain_class_features())
+        class_features_CE = self.class_features()
+        cls_BE, attr_BKE = self._image_features(prefix)
+        temperature, alpha_G = self.clip.temperature, self.alpha
+        cls_logits_BC = temperature * cls_BE @ class_features_CE.T
+        attr_logits_BKC = temperature * attr_BKE @ class_features_CE.T
+        return Output(
+            logits=fuse(cls_logits_BC, attr_logits_BKC, alpha_G) if strategy == "fusion" else cls_logits_BC,
+            cls_logits=cls_logits_BC,
+            attr_logits=attr_logits_BKC,
+            alpha=alpha_G,
+            cls_features=cls_BE,
+            attr_features=attr_BKE,
+            class_features=class_features_CE,
+            image_prefix=prefix if torch.is_grad_enabled() else None,
+        )
+
+    def class_features(self) -> Tensor:
+        """(C, E) features of the classes; without gradients they are kept until classes or tokens change."""
+        if torch.is_grad_enabled() and self.text_tokens.requires_grad:
+            return self._compute_class_features()
+        cache = self._class_feature_cache
+        if cache is None or cache[0].device != self.text_tokens.device or not torch.equal(cache[0], self.text_tokens):
+            cache = self.text_tokens.detach().clone(), self._compute_class_features()
+            self._class_feature_cache = cache
+        return cache[1]
+
+    def loss(self, out: Output, labels: Tensor, *, images: Tensor | None = None) -> DearLoss:
+        """The training loss of a batch. `images` are needed only where `out` was made without gradients."""
+        if out.image_prefix is None and images is None:
+            raise ConfigError(
+                "The loss compares with plain CLIP: give the batch's images, loss(out, labels, images=…)."
+            )
+        prefix = self.image_prefix(images) if out.image_prefix is None else out.image_prefix  # type: ignore[arg-type]
+        require_classes(self._classes)
+        assert self._frozen_class_features_CE is not None
+        return dear_loss(
+            logits_BC=out.logits,
+            labels_B=labels,
+            cls_features_BE=out.cls_features,
+            frozen_cls_features_BE=self._frozen_image_features(prefix),
+            class_features_CE=out.class_features,
+            frozen_class_features_CE=self._frozen_class_features_CE,
+            alpha_cls=out.alpha[0],
+            lambda_reg=self.config.lambda_reg,
+            lambda_fusion=self.config.lambda_fusion,
+            fusion_form=self.config.fusion_loss,
+        )
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """Everything that training may change, by name."""
+        return dict(self.named_parameters(recurse=False))
+
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        """Within this context the model is plain CLIP, exactly."""
+        before, self._is_disabled = self._is_disabled, True
+        try:
+            yield
+        finally:
+            self._is_disabled = before
+
+    def settings(self) -> dict[str, Any]:
+        """The choices as plain values."""
+        return self.config.model_dump(mode="json")
+
+    def artefact_files(self) -> dict[str, str]:
+        """The role map belongs to the adapter."""
+        return {"roles.json": self.roles.to_json()}
+
+    def facts(self) -> dict[str, str]:
+        """Fusion weights and head counts."""
+        names = ("[CLS]", *self.attributes)
+        weights = ", ".join(f"{n} {a:.3f}" for n, a in zip(names, self.alpha.tolist(), strict=True))
+        counts = Counter(head.role.value.replace("_", " ") for head in self.roles.heads)
+        return {
+            "fusion weights": weights,
+            "heads by role": ", ".join(f"{count} {role}" for role, count in counts.most_common()),
+            "role map": self.roles.provenance.source,
+        }
+
+    @classmethod
+    def from_artefact(cls, clip: FrozenClip, settings: Mapping[str, Any], files: Mapping[str, str]) -> DeAR:
+        """Build the model again from a saved adapter's settings and role map."""
+        return cls(clip, RoleMap.from_json(files["roles.json"], where="roles.json"), **settings)
+
+    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Save what was trained (not CLIP): settings, tensors, role map and a card. See `dear.load`."""
+        from dear.artefact import save
+
+        return save(self, folder, overwrite=overwrite)
+
+    def __repr__(self) -> str:
+        """One line instead of CLIP's hundreds."""
+        trained = sum(p.numel() for p in self.trainable().values())
+        total = sum(p.numel() for p in self.parameters())
+        return (
+            f"DeAR({self.clip.name}, {len(self.attributes)} attributes, {trained:,} of {total:,} parameters trainable)"
+        )
+
+    def _image_features(self, prefix_BND: Tensor) -> tuple[Tensor, Tensor]:
+        """Unit features of [CLS] (B, E) and of each attribute (B, K, E)."""
+        masks = self._masks(prefix_BND)
+        read_BQD = vision_tail(
+            self.clip.vision,
+            prefix_BND,
+            self.vision_tokens,
+            masks,
+            first=self.first_layer,
+            beta=self.config.beta,
+        )
+        cls_BE = read_BQD[:, 0] @ self.clip.vision.projection
+        attr_BAE = read_BQD[:, 1:].float() @ self._projection()
+        attr_BKE = attr_BAE.view(len(attr_BAE), len(self.attributes), -1, attr_BAE.shape[-1]).mean(2)
+        return unit(cls_BE), unit(attr_BKE)
+
+    def _masks(self, prefix_BND: Tensor) -> list[Tensor]:
+        kinds_L = token_kinds(prefix_BND.shape[1], len(self.attributes), self.config.tokens_per_attribute)
+        kinds_L = kinds_L.to(prefix_BND.device)
+        layers = range(self.first_layer, self.clip.vision.layers + 1)
+        return [layer_mask(self.roles.layer(layer), self.attributes, kinds_L) for layer in layers]
+
+    def _projection(self) -> Tensor:
+        """W_attr (D, E)."""
+        if self.config.projection == "low_rank":
+            update: Tensor = self.get_parameter("projection_down") @ self.get_parameter("projection_up")
+            return self.clip.vision.projection.float() + update
+        return self.get_parameter("attribute_projection")
+
+    def _compute_class_features(self) -> Tensor:
+        require_classes(self._classes)
+        assert self._text_prefix_CTD is not None
+        assert self._text_end_C is not None
+        return unit(
+            text_tail(
+                self.clip.text,
+                self._text_prefix_CTD,
+                self._text_end_C,
+                self.text_tokens,
+                first=self.text_first_layer,
+                beta=self.config.beta,
+            )
+        )
+
+    def _frozen_image_features(self, prefix_BND: Tensor) -> Tensor:
+        return unit(self.clip.vision.frozen_features(prefix_BND, self.first_layer))
+
+    def _plain_class_features(self) -> Tensor:
+        """OpenCLIP's own class features, for `disabled`."""
+        kept = self._plain_class_features_CE
+        if kept is None or kept.device != self.clip.device:
+            kept = self.clip.encode_text(require_classes(self._classes).prompts)
+            self._plain_class_features_CE = kept
+        return kept
+
+
+def _first_layer(chosen: int | None, layers: int, setting: str) -> int:
+    if chosen is not None and chosen > layers:
+        raise ConfigError(f"{setting} is {chosen}, but the tower has {layers} layers.")
+    return chosen or max(1, layers - LAST_LAYERS + 1)
+
+
+def _check_roles(roles: RoleMap, clip: FrozenClip, first_layer: int) -> None:
+    misfits = roles.misfits(
+        first_layer=first_layer,
+        layers=clip.geometry.vision_layers,
+        heads=clip.geometry.vision_heads,
+        weights_sha256=clip.weights_sha256,
+    )
+    if misfits:
+        raise RoleMapError(
+            f"The role map does not fit layers {first_layer}-{clip.geometry.vision_layers} of {clip.name}: "
+            f"{'; '.join(misfits)}."
+        )
+    made_for = roles.provenance.pretrained
+    if roles.provenance.weights_sha256 is None and made_for is not None and made_for != clip.pretrained:
+        warnings.warn(
+            f"The role map describes the {made_for!r} weights, but {clip.name} has {clip.pretrained!r}: "
+            f"its heads may do other things.",
+            DearWarning,
+            stacklevel=3,
+        )
+
+
+def _projection_start(config: DearConfig, clip: FrozenClip, generator: torch.Generator) -> dict[str, Tensor]:
+    """Named start values of the projection's parameters, in fp32."""
+    width, embed = clip.vision.projection.shape
+    if config.projection == "copy":
+        return {"attribute_projection": clip.vision.projection.detach().float().clone()}
+    if config.projection == "random":
+        return {"attribute_projection": torch.randn(width, embed, generator=generator) * width**-0.5}
+    return {
+        "projection_down": torch.randn(width, config.projection_rank, generator=generator) * config.token_std,
+        "projection_up": torch.zeros(config.projection_rank, embed),
+    }

@@ -1,0 +1,1 @@
+"""Plain CLIP as a method: nothing to train, everything to compare with."""
