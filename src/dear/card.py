@@ -1,4 +1,4 @@
-"""The card of a saved adapter: what it is, what it needs, how to use it. The same adapter always gives the same card."""
+"""The card of a saved adapter: what it is, what it needs, how to use it. Same adapter, same bytes."""
 
 from __future__ import annotations
 

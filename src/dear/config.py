@@ -24,17 +24,18 @@ def parse(settings: type[S], values: Mapping[str, Any]) -> S:
     try:
         return settings.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError(f"{settings_problems(error, settings)}.") from None
+        raise ConfigError(_problems(error, settings)) from None
 
 
-def settings_problems(error: ValidationError, settings: type[BaseModel]) -> str:
+def _problems(error: ValidationError, settings: type[BaseModel]) -> str:
     """All of a validation's problems in one line."""
     problems = []
     for item in error.errors(include_url=False):
         where = ".".join(str(part) for part in item["loc"])
         if item["type"] == "extra_forbidden":
-            problems.append(f"there is no setting {where!r}.{did_you_mean(where, settings.model_fields)}".rstrip("."))
+            near = did_you_mean(where, settings.model_fields, most=1) or f" Known: {', '.join(settings.model_fields)}."
+            problems.append(f"There is no setting {where!r}.{near}")
         else:
             message = item["msg"].removeprefix("Value error, ")
-            problems.append(f"{where} is {item['input']!r}: {message[:1].lower()}{message[1:]}" if where else message)
-    return "; ".join(problems)
+            problems.append(f"{where} is {item['input']!r}: {message[:1].lower()}{message[1:]}.")
+    return " ".join(problems)

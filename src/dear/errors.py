@@ -68,5 +68,5 @@ class OverwriteError(ArtefactError, FileExistsError):
 def did_you_mean(word: str, known: Iterable[str], *, most: int = 3) -> str:
     """Return ' Did you mean …?' with the nearest known words, or '' where none is near."""
     lowered = {name.lower(): name for name in known}
-    near = [lowered[match] for match in get_close_matches(word.lower(), lowered, n=most, cutoff=0.5)]
+    near = [lowered[match] for match in get_close_matches(word.lower(), lowered, n=most, cutoff=0.7)]
     return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

@@ -31,9 +31,8 @@ def run_block(
         mask=mask,
         causal=causal,
     )
-    # LayerScale is kept in fp32 by open_clip, so its product is cast back to the stream's type.
-    x_BQD = queries + block.ls_1(attended).to(queries.dtype)
-    out_BQD: Tensor = x_BQD + block.ls_2(block.mlp(block.ln_2(x_BQD))).to(x_BQD.dtype)
+    x_BQD = queries + block.ls_1(attended)
+    out_BQD: Tensor = x_BQD + block.ls_2(block.mlp(block.ln_2(x_BQD)))
     return out_BQD
 
 

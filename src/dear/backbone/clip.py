@@ -98,7 +98,7 @@ class FrozenClip(nn.Module):
 
     def __repr__(self) -> str:
         """One line instead of CLIP's hundreds."""
-        return f"FrozenClip({self.name!r}, pretrained={self.pretrained!r}, {self.precision}, sha256={self.weights_sha256[:12]}…)"
+        return f"FrozenClip({self.name!r}, {self.pretrained!r}, {self.precision}, sha256={self.weights_sha256[:12]}…)"
 
 
 def content_hash(state: dict[str, Tensor]) -> str:

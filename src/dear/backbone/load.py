@@ -1,4 +1,4 @@
-"""Load a CLIP by OpenCLIP's names, or refuse it with a sentence that says what to type. Only this file imports open_clip."""
+"""Load a CLIP by OpenCLIP's names, or say what to type instead. Only this file imports open_clip."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import open_clip
 import torch
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
 from open_clip.pretrained import get_pretrained_cfg
-from torch import Tensor
+from open_clip.transformer import LayerNormFp32
+from safetensors import SafetensorError
+from torch import Tensor, nn
 from torchvision import transforms
 
 from dear.backbone.clip import FrozenClip, Geometry, content_hash
@@ -23,6 +25,7 @@ from dear.errors import BackboneError, HubError, did_you_mean
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 RANDOM = "random"
 MERGES_FILE = "bpe_merges.txt.gz"
 SUGGESTION = 'load_clip("ViT-B-16-quickgelu", pretrained="openai")'
@@ -46,7 +49,7 @@ def load_clip(
         precision: type of the frozen weights; what is trained on top stays fp32.
         seed: decides the random weights, where they are asked for.
     """
-    if precision not in ("fp32", "bf16", "fp16"):
+    if precision not in DTYPES:
         raise BackboneError(f"precision is {precision!r}, but can be 'fp32', 'bf16' or 'fp16'.")
     name = _resolve_name(name)
     config = _read_config(name)
@@ -56,7 +59,7 @@ def load_clip(
     model = _create(name, pretrained, seed)
     weights_sha256 = content_hash(model.state_dict())
     if precision != "fp32":
-        model = _recast(model, name, precision)
+        _cast(model, DTYPES[precision])
     preprocess = open_clip.transform.PreprocessCfg(**model.visual.preprocess_cfg)
     text = getattr(model, "text", model)
     return FrozenClip(
@@ -112,9 +115,11 @@ def _check_weights_named(name: str, pretrained: str | None, config: dict[str, An
         if pretrained not in (None, RANDOM):
             raise BackboneError(f"{name} brings its own weights: leave pretrained={pretrained!r} out.")
         return
+    quick_gelu = bool(config.get("quick_gelu"))
     tags = open_clip.list_pretrained_tags_by_model(name)
+    fitting = [tag for tag in tags if bool(get_pretrained_cfg(name, tag).get("quick_gelu")) == quick_gelu]
     if pretrained is None:
-        example = f"pretrained={tags[0]!r}" if tags else "the path of a checkpoint as pretrained"
+        example = f"pretrained={fitting[0]!r}" if fitting else "the path of a checkpoint as pretrained"
         raise BackboneError(f"{name} needs weights: give {example}, or pretrained='random' to ask for random ones.")
     if pretrained == RANDOM or Path(pretrained).is_file():
         return
@@ -123,12 +128,11 @@ def _check_weights_named(name: str, pretrained: str | None, config: dict[str, An
         others = [repr(model) for model in open_clip.list_pretrained_models_by_tag(pretrained)]
         near = f" They exist for {' and '.join(others[:3])}." if others else did_you_mean(pretrained, tags)
         raise BackboneError(f"{name} has no weights called {pretrained!r}, and no such file exists.{near}")
-    if bool(tag.get("quick_gelu")) != bool(config.get("quick_gelu")):
-        quick = "with" if tag.get("quick_gelu") else "without"
-        other = f"{name}-quickgelu" if tag.get("quick_gelu") else name.removesuffix("-quickgelu")
+    if pretrained not in fitting:
+        other = name.removesuffix("-quickgelu") if quick_gelu else f"{name}-quickgelu"
         raise BackboneError(
-            f"{name} with {pretrained!r} weights would silently lose accuracy, as they were trained {quick} QuickGELU: "
-            f"use load_clip({other!r}, pretrained={pretrained!r})."
+            f"{name} with {pretrained!r} weights would silently lose accuracy, as they were trained "
+            f"{'without' if quick_gelu else 'with'} QuickGELU: use load_clip({other!r}, pretrained={pretrained!r})."
         )
 
 
@@ -145,12 +149,15 @@ def _create(name: str, pretrained: str | None, seed: int) -> Any:
         )
 
 
-def _recast(model: Any, name: str, precision: Precision) -> Any:
-    """The same weights in a lower precision, with open_clip's fp32 layer norms."""
-    with torch.random.fork_rng(devices=[]), _quiet_open_clip():
-        low = open_clip.create_model(name, load_weights=False, precision=precision)
-    low.load_state_dict(model.state_dict())
-    return low
+def _cast(model: Any, dtype: torch.dtype) -> None:
+    """Hold the weights in a lower precision; layer norms still compute in fp32 and the temperature keeps its digits."""
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.__class__ = LayerNormFp32
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            if name != "logit_scale":
+                parameter.data = parameter.data.to(dtype)
 
 
 def _geometry(model: Any, config: dict[str, Any]) -> Geometry:
@@ -219,7 +226,7 @@ def _hub_errors(name: str, pretrained: str | None = None) -> Iterator[None]:
     what = f"{name} ({pretrained})" if pretrained else name
     try:
         yield
-    except (RuntimeError, OSError, ValueError, KeyError, TypeError) as error:
+    except (RuntimeError, OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         causes = list(_causes(error))
         if name.startswith("local-dir:") or Path(pretrained or "").is_file():
             raise BackboneError(f"The weights of {what} cannot be loaded: {_first_line(causes[-1])}.") from error

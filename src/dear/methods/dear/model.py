@@ -108,10 +108,10 @@ class DeAR(nn.Module):
         with torch.inference_mode(False), torch.no_grad():
             prompts = self.clip.text.tokenize(classes.prompts)
             prefix_CTD = self.clip.text.prefix(prompts.ids_CT, self.text_first_layer)
-            frozen_CE = self.clip.text.frozen_features(prefix_CTD, prompts.end_C, self.text_first_layer)
+            frozen_CE = unit(self.clip.text.frozen_features(prefix_CTD, prompts.end_C, self.text_first_layer))
         self._classes = classes
         self._text_prefix_CTD, self._text_end_C = prefix_CTD, prompts.end_C
-        self._frozen_class_features_CE = unit(frozen_CE)
+        self._frozen_class_features_CE = frozen_CE
         self._class_feature_cache = self._plain_class_features_CE = None
 
     def forward(self, images: Tensor, *, strategy: Strategy = "fusion") -> Output:

@@ -1,6 +1,7 @@
-"""The adapted last layers of both towers. Frozen weights, new tokens, and in the last layer only the rows that are read.
+"""The adapted last layers of both towers: frozen weights, new tokens, and at the end only the rows that are read.
 
-Shapes: B images, N original tokens, A attribute tokens; C prompts, T words, P inserted tokens; D width, E joint embedding.
+Shapes: B images, N original tokens, A attribute tokens; C prompts, T words, P inserted tokens;
+L all tokens of a sequence, Q rows that are read, D width, E joint embedding.
 """
 
 from __future__ import annotations

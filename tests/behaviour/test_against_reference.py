@@ -1,0 +1,74 @@
+"""The fast model and the plain reference agree: outputs, loss terms and gradients, to 1e-4 relative in fp32."""
+
+import pytest
+import torch
+
+import dear
+from helpers import move_parameters, varied_roles
+from oracle import assert_matches, compare_with_reference
+
+TEMPLATES = ["{} in the middle of a photo", "a photo of a {}, a type of pet.", "the photo shows {}"]
+NAMES = ["cat", "a very long name of a class that nobody would ever choose for a photo", "dog", "x"]
+
+
+def build(tiny_clips, backbone, **choices):
+    clip = tiny_clips[backbone]
+    model = dear.DeAR(clip, varied_roles(clip, choices.get("first_layer")), **choices)
+    move_parameters(model)
+    size = clip.geometry.image_size
+    return model, torch.randn(4, 3, size, size, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("backbone", ["plain", "odd", "shallow"])
+def test_backbones_and_templates(tiny_clips, backbone, template):
+    model, images = build(tiny_clips, backbone)
+    assert_matches(compare_with_reference(model, images, torch.tensor([0, 1, 2, 3]), NAMES, template))
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_number_of_classes(tiny_clips, count):
+    model, images = build(tiny_clips, "plain")
+    names = [f"thing {i}{' with more words' * (i % 5)}" for i in range(count)]
+    labels = torch.tensor([0, count // 2, count - 1, 0])
+    errors = compare_with_reference(model, images, labels, names, "a photo of a {}.")
+    if count == 1:  # one class: the cross-entropy is 0 whatever the features, and so is the projection's gradient
+        del errors["gradient.attribute_projection"]
+        model.loss(model(images), labels).total.backward()
+        assert model.attribute_projection.grad.abs().max() == 0
+    assert_matches(errors)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"tokens_per_attribute": 3},
+        {"beta": 0.0},
+        {"beta": 1.0},
+        {"text_tokens": 1},
+        {"first_layer": 6, "text_first_layer": 2},
+        {"first_layer": 1, "text_first_layer": 6},
+        {"lambda_reg": 0.0, "lambda_fusion": 2.0, "fusion_loss": "one_minus"},
+        {"projection": "random", "alpha_cls": 1 / 6},
+    ],
+    ids=str,
+)
+def test_every_choice(tiny_clips, choices):
+    model, images = build(tiny_clips, "plain", **choices)
+    assert_matches(compare_with_reference(model, images, torch.tensor([0, 1, 2, 3]), NAMES, "a photo of a {}."))
+
+
+def test_the_comparison_can_fail(tiny_clips):
+    model, images = build(tiny_clips, "plain")
+    model.config = model.config.model_copy(update={"beta": 0.9})
+    errors = compare_with_reference(model, images, torch.tensor([0, 1, 2, 3]), NAMES, TEMPLATES[0])
+    assert_matches(errors)
+    wrong, _ = build(tiny_clips, "plain")
+    wrong.roles = wrong.roles.all_mixed()
+    right_logits, wrong_logits = (m(images).logits for m in (model, _with_classes(wrong)))
+    assert (right_logits - wrong_logits).norm() / right_logits.norm() > 10 * 1e-4
+
+
+def _with_classes(model):
+    model.set_classes(NAMES, TEMPLATES[0])
+    return model

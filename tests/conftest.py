@@ -1,0 +1,63 @@
+"""Small backbones for every test, and no network: the hub is switched off before anything can import it."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import dear
+from helpers import TINY_CONFIGS, varied_roles
+
+torch.set_num_threads(1)  # tiny matrices: threads only get in each other's way
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def tiny_folders(tmp_path_factory) -> dict[str, Path]:
+    folders = {}
+    for name, config in TINY_CONFIGS.items():
+        folder = tmp_path_factory.mktemp(name)
+        (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+        folders[name] = folder
+    return folders
+
+
+@pytest.fixture(scope="session")
+def tiny_clips(tiny_folders) -> dict[str, dear.FrozenClip]:
+    return {name: dear.load_clip(f"local-dir:{folder}", "random", seed=7) for name, folder in tiny_folders.items()}
+
+
+@pytest.fixture
+def clip(tiny_clips) -> dear.FrozenClip:
+    return tiny_clips["plain"]
+
+
+@pytest.fixture
+def roles(clip) -> dear.RoleMap:
+    return varied_roles(clip)
+
+
+@pytest.fixture
+def images(clip) -> torch.Tensor:
+    size = clip.geometry.image_size
+    return torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def model(clip, roles) -> dear.DeAR:
+    model = dear.DeAR(clip, roles)
+    model.set_classes(["cat", "dog", "hot air balloon"])
+    return model
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    if not SHARED.is_dir():
+        pytest.skip("the development data is not on this machine")
+    return SHARED

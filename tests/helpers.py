@@ -1,0 +1,75 @@
+"""What several tests need: tiny architectures, a role map with every role in it, moved parameters."""
+
+from __future__ import annotations
+
+import torch
+
+import dear
+from dear.roles.rolemap import CORE_ATTRIBUTES, HeadRole, Provenance
+
+TINY_CONFIGS = {
+    "plain": {
+        "embed_dim": 24,
+        "vision_cfg": {"image_size": 32, "layers": 6, "width": 48, "head_width": 8, "patch_size": 8},
+        "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 4, "layers": 6},
+    },
+    # LayerScale, no first norm, another epsilon, QuickGELU, another text depth, biased projection, end token by id.
+    "odd": {
+        "embed_dim": 20,
+        "quick_gelu": True,
+        "custom_text": True,
+        "vision_cfg": {
+            "image_size": 28,
+            "layers": 5,
+            "width": 40,
+            "head_width": 10,
+            "patch_size": 7,
+            "ls_init_value": 0.5,
+            "no_ln_pre": True,
+            "norm_kwargs": {"eps": 1e-6},
+        },
+        "text_cfg": {
+            "context_length": 40,
+            "vocab_size": 49408,
+            "width": 24,
+            "heads": 3,
+            "layers": 7,
+            "proj_bias": True,
+            "pool_type": "eos",
+            "eos_id": 49407,
+        },
+    },
+    # Fewer layers than are usually adapted.
+    "shallow": {
+        "embed_dim": 16,
+        "vision_cfg": {"image_size": 24, "layers": 2, "width": 36, "head_width": 6, "patch_size": 8},
+        "text_cfg": {"context_length": 32, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 3},
+    },
+}
+
+ROLE_CYCLE = [
+    *((dear.Role.CORE, attribute) for attribute in CORE_ATTRIBUTES),
+    (dear.Role.MIXED, None),
+    (dear.Role.GENERALIZATION, "style"),
+    (dear.Role.OTHER, "animal"),
+]
+
+
+def varied_roles(clip: dear.FrozenClip, first_layer: int | None = None) -> dear.RoleMap:
+    """A map in which neighbouring heads have different roles and every role occurs."""
+    sizes = clip.geometry
+    first = first_layer or max(1, sizes.vision_layers - 3)
+    places = [(layer, head) for layer in range(first, sizes.vision_layers + 1) for head in range(sizes.vision_heads)]
+    heads = []
+    for index, (layer, head) in enumerate(places):
+        role, concept = ROLE_CYCLE[index % len(ROLE_CYCLE)]
+        heads.append(HeadRole(layer=layer, head=head, role=role, concept=concept))
+    return dear.RoleMap(heads=tuple(heads), provenance=Provenance(source="made up for a test"))
+
+
+@torch.no_grad()
+def move_parameters(model: dear.DeAR, seed: int = 0) -> None:
+    """Shake everything trainable, as training would."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.trainable().values():
+        parameter += 0.3 * parameter.std().nan_to_num(1) * torch.randn(parameter.shape, generator=generator)

@@ -1,0 +1,50 @@
+"""Class names and templates that could only give wrong predictions are refused."""
+
+import pytest
+
+from dear.errors import ClassListError
+from dear.methods.base import class_list
+
+
+@pytest.mark.parametrize(
+    ("names", "template", "message"),
+    [
+        ([], "a {}", "The class list is empty: give at least one class name."),
+        ("cat", "a {}", "The class list is the single word 'cat': give a list, such as ['cat']."),
+        (["cat", " "], "a {}", "Class names must be words, but ' ' is among them."),
+        (["cat", 3], "a {}", "Class names must be words, but 3 is among them."),
+        (["b", "a", "b"], "a {}", "Class names appear twice: b; give each class one name of its own."),
+        (
+            ["cat"],
+            "a photo",
+            "The template 'a photo' must hold '{}' exactly once, where the class name goes, as in 'a photo of a {}.'.",
+        ),
+        (["cat"], "{} {}", "The template '{} {}' must hold '{}' exactly once, where the class name goes, as in"),
+    ],
+)
+def test_refused(names, template, message):
+    with pytest.raises(ClassListError) as caught:
+        class_list(names, template)
+    assert str(caught.value).startswith(message)
+
+
+def test_braces_in_names_are_only_text():
+    assert class_list(["{x}", "50%"], "a {}.").prompts == ["a {x}.", "a 50%."]
+
+
+def test_prompts_that_do_not_fit(model):
+    fits = "word " * 74 + "end"
+    model.set_classes([fits], "{}")  # start + 75 words + end = 77
+    with pytest.raises(
+        ClassListError, match=r"1 prompt.* do not fit the text tower's 77 tokens.*shorten the class name"
+    ):
+        model.set_classes(["cat", f"{fits} word"], "{}")
+    assert model.classes.names == (fits,)  # the refused list changed nothing
+
+
+def test_no_classes_yet(clip, roles, images):
+    import dear
+
+    for method in (dear.DeAR(clip, roles), dear.ZeroShot(clip)):
+        with pytest.raises(ClassListError, match="No classes are set"):
+            method(images)

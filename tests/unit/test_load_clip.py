@@ -1,0 +1,236 @@
+"""Which backbones load, what they know of themselves, and what is said when one cannot be used."""
+
+import json
+import logging
+
+import pytest
+import torch
+from PIL import Image
+
+import dear
+from dear import errors
+from dear.backbone.load import load_clip
+
+INSTEAD = 'Use a CLIP ViT, such as load_clip("ViT-B-16-quickgelu", pretrained="openai").'
+
+
+@pytest.mark.parametrize(
+    ("name", "pretrained", "message"),
+    [
+        (
+            "RN50",
+            "openai",
+            "RN50 cannot be adapted: its image tower is a ResNet, which has no attention heads to give roles to. "
+            + INSTEAD,
+        ),
+        (
+            "ViT-B-16-SigLIP",
+            "webli",
+            "ViT-B-16-SigLIP cannot be adapted: its image tower is a timm model (as in SigLIP) without the [CLS] token "
+            f"this method reads. {INSTEAD}",
+        ),
+        (
+            "coca_ViT-B-32",
+            "laion2b_s13b_b90k",
+            "coca_ViT-B-32 cannot be adapted: it is a captioning model (CoCa), whose image tower has an attention "
+            f"pooler. {INSTEAD}",
+        ),
+        (
+            "ViT-L-14-CLIPA",
+            "datacomp1b",
+            "ViT-L-14-CLIPA cannot be adapted: its image tower pools with 'avg' instead of a [CLS] token. " + INSTEAD,
+        ),
+        (
+            "roberta-ViT-B-32",
+            "laion2b_s12b_b32k",
+            f"roberta-ViT-B-32 cannot be adapted: its text tower is a Hugging Face model. {INSTEAD}",
+        ),
+        (
+            "ViT-B-16",
+            "openai",
+            "ViT-B-16 with 'openai' weights would silently lose accuracy, as they were trained with QuickGELU: "
+            "use load_clip('ViT-B-16-quickgelu', pretrained='openai').",
+        ),
+        (
+            "vit-b16",
+            None,
+            "No backbone is called 'vit-b16'. Did you mean 'ViT-B-16' or 'ViT-S-16' or 'ViT-M-16'? "
+            'For example: load_clip("ViT-B-16-quickgelu", pretrained="openai").',
+        ),
+        (
+            "ViT-B/16",
+            None,
+            "ViT-B-16 needs weights: give pretrained='laion400m_e31', or pretrained='random' to ask for random ones.",
+        ),
+        (
+            "ViT-B-16-quickgelu",
+            "openia",
+            "ViT-B-16-quickgelu has no weights called 'openia', and no such file exists. Did you mean 'openai'?",
+        ),
+        (
+            "ViT-B-16-quickgelu",
+            "laion2b_s34b_b88k",
+            "ViT-B-16-quickgelu has no weights called 'laion2b_s34b_b88k', and no such file exists. "
+            "They exist for 'ViT-B-16' and 'ViT-g-14'.",
+        ),
+        ("local-dir:", None, "'local-dir:' names nothing: write local-dir:FOLDER or hf-hub:ORGANISATION/REPOSITORY."),
+        (
+            "local-dir:nowhere",
+            None,
+            "nowhere/open_clip_config.json does not exist: local-dir: needs a folder with open_clip_config.json "
+            "and weights.",
+        ),
+    ],
+)
+def test_refused_with_a_sentence(name, pretrained, message):
+    with pytest.raises(errors.BackboneError) as caught:
+        load_clip(name, pretrained)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("name", ["ViT-B-16-quickgelu", "hf-hub:somebody/something"])
+def test_hub_that_cannot_be_reached(name):
+    pretrained = None if ":" in name else "openai"
+    what = name if pretrained is None else "ViT-B-16-quickgelu (openai)"
+    with pytest.raises(errors.HubError) as caught:
+        load_clip(name, pretrained)
+    assert str(caught.value) == (
+        f"{what} has to be downloaded and the hub cannot be reached: check the network, or fetch "
+        "open_clip_config.json and open_clip_model.safetensors elsewhere and use 'local-dir:FOLDER'."
+    )
+    assert isinstance(caught.value, ConnectionError)
+
+
+def test_every_openai_vit_needs_quickgelu():
+    for name in ("ViT-B-32", "ViT-L-14", "ViT-L-14-336"):
+        with pytest.raises(errors.BackboneError, match=f"{name}-quickgelu"):
+            load_clip(name, "openai")
+
+
+def test_random_weights_only_when_asked_for(tiny_folders):
+    with pytest.raises(errors.BackboneError, match="cannot be loaded"):
+        load_clip(f"local-dir:{tiny_folders['plain']}")
+
+
+def test_a_plain_folder_is_told_its_prefix(tiny_folders):
+    with pytest.raises(errors.BackboneError, match="is a folder: write 'local-dir:"):
+        load_clip(str(tiny_folders["plain"]))
+
+
+def test_pretrained_beside_a_folder_is_refused(tiny_folders):
+    with pytest.raises(errors.BackboneError, match="brings its own weights: leave pretrained='openai' out"):
+        load_clip(f"local-dir:{tiny_folders['plain']}", "openai")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"a": 1}', '{"model_cfg": 3}'])
+def test_broken_configuration(tmp_path, content):
+    (tmp_path / "open_clip_config.json").write_text(content)
+    with pytest.raises(errors.BackboneError, match="is not an OpenCLIP configuration"):
+        load_clip(f"local-dir:{tmp_path}", "random")
+
+
+def test_geometry(clip):
+    assert clip.geometry.as_dict() == {
+        "image_size": 32,
+        "patch_size": 8,
+        "vision_layers": 6,
+        "vision_heads": 6,
+        "vision_width": 48,
+        "vision_tokens": 17,
+        "text_layers": 6,
+        "text_heads": 4,
+        "text_width": 32,
+        "context_length": 77,
+        "vocab_size": 49408,
+        "embed_dim": 24,
+        "quick_gelu": False,
+    }
+    assert clip.temperature == pytest.approx(1 / 0.07)
+
+
+def test_random_weights_depend_on_the_seed_alone(tiny_folders):
+    name = f"local-dir:{tiny_folders['shallow']}"
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = load_clip(name, "random", seed=1)
+    assert torch.equal(torch.get_rng_state(), state)  # the caller's random numbers are not touched
+    torch.manual_seed(2)
+    assert load_clip(name, "random", seed=1).weights_sha256 == first.weights_sha256
+    assert load_clip(name, "random", seed=2).weights_sha256 != first.weights_sha256
+
+
+def test_weights_of_a_folder(tiny_folders, clip, tmp_path):
+    from safetensors.torch import save_file
+
+    config = json.loads((tiny_folders["plain"] / "open_clip_config.json").read_text())
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    save_file(clip.model.state_dict(), tmp_path / "open_clip_model.safetensors")
+    loaded = load_clip(f"local-dir:{tmp_path}")
+    assert loaded.weights_sha256 == clip.weights_sha256
+    (tmp_path / "open_clip_model.safetensors").write_bytes(b"not a tensor file")
+    with pytest.raises(errors.BackboneError, match="cannot be loaded"):
+        load_clip(f"local-dir:{tmp_path}")
+
+
+def test_own_merges_make_the_tokenizer(tiny_folders, tmp_path):
+    import gzip
+
+    config = json.loads((tiny_folders["shallow"] / "open_clip_config.json").read_text())
+    config["model_cfg"]["text_cfg"]["vocab_size"] = 516
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    (tmp_path / "bpe_merges.txt.gz").write_bytes(gzip.compress(b"#version\nc a\nca t</w>"))
+    loaded = load_clip(f"local-dir:{tmp_path}", "random")
+    assert loaded.tokenizer(["cat"])[0, :4].tolist() == [514, 513, 515, 0]
+    assert loaded.text.tokenize(["cat", "a cat"]).end_C.tolist() == [2, 3]
+
+
+def test_preprocessing_belongs_to_the_backbone(clip):
+    picture = Image.new("L", (90, 50), 128)
+    size = clip.geometry.image_size
+    for transform in (clip.preprocess_train, clip.preprocess_eval):
+        tensor = transform(picture)
+        assert tensor.shape == (3, size, size)
+        assert tensor[0].mean().item() == pytest.approx((128 / 255 - 0.4815) / 0.2686, abs=0.01)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("backbone", ["plain", "odd"])
+def test_low_precision_gives_nearly_the_same_features(tiny_folders, tiny_clips, backbone, precision):
+    from helpers import varied_roles
+
+    full = tiny_clips[backbone]
+    low = load_clip(f"local-dir:{tiny_folders[backbone]}", "random", precision=precision, seed=7)
+    assert low.weights_sha256 == full.weights_sha256  # the hash is of the weights, not of how they are held
+    size = full.geometry.image_size
+    images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(4))
+    outputs = []
+    for clip in (full, low):
+        model = dear.DeAR(clip, varied_roles(clip))
+        model.set_classes(["cat", "dog"])
+        out = model(images)
+        model.loss(out, torch.tensor([0, 1]), images=images).total.backward()
+        assert all(p.dtype == torch.float32 and p.grad.isfinite().all() for p in model.trainable().values())
+        outputs.append(out)
+    cosine = (outputs[0].cls_features * outputs[1].cls_features).sum(-1)
+    assert outputs[1].logits.dtype == torch.float32
+    assert cosine.min() > 0.999
+
+
+def test_unknown_precision(tiny_folders):
+    with pytest.raises(errors.BackboneError, match="precision is 'int8', but can be 'fp32', 'bf16' or 'fp16'"):
+        load_clip(f"local-dir:{tiny_folders['plain']}", "random", precision="int8")
+
+
+def test_loading_leaves_the_users_logging_alone(tiny_folders):
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    load_clip(f"local-dir:{tiny_folders['shallow']}", "random")
+    assert (root.handlers, root.level) == (handlers, level)
+    assert root.isEnabledFor(logging.ERROR)
+
+
+def test_images_of_another_form_are_refused(clip):
+    for images in (torch.zeros(3, 32, 32), torch.zeros(1, 3, 30, 32), torch.zeros(1, 3, 32, 32, dtype=torch.uint8)):
+        for encode in (clip.encode_image, lambda x: clip.vision.prefix(x, 2)):
+            with pytest.raises(errors.InputError, match=r"this backbone reads float batches of shape \(B, 3, 32, 32\)"):
+                encode(images)

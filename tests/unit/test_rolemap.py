@@ -1,0 +1,169 @@
+"""Role maps: the shipped one, the strict format, the ablations, and what is said when a map does not fit."""
+
+import json
+from collections import Counter
+
+import pytest
+
+import dear
+from dear import errors
+from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
+from helpers import varied_roles
+
+
+def edited(roles, **changes) -> str:
+    return json.dumps({**json.loads(roles.to_json()), **changes})
+
+
+def test_table_2_of_the_supplement():
+    table = RoleMap.load("vit-b-16")
+    assert {(h.layer, h.head) for h in table.heads} == {(layer, head) for layer in range(9, 13) for head in range(12)}
+    assert Counter(h.role for h in table.heads) == {
+        Role.CORE: 28,
+        Role.GENERALIZATION: 7,
+        Role.MIXED: 5,
+        Role.OTHER: 8,
+    }
+    assert Counter(h.concept for h in table.heads if h.role is Role.CORE) == {
+        "location": 13,
+        "object": 6,
+        "texture": 4,
+        "color": 3,
+        "shape": 2,
+    }
+    assert all(h.concept == "style" for h in table.heads if h.role is Role.GENERALIZATION)
+    assert {h.concept for h in table.heads if h.role is Role.OTHER} == {
+        "emotion",
+        "text",
+        "human",
+        "animal",
+        "action",
+        "number",
+    }
+    assert all(len(h.phrases) >= 3 for h in table.heads)
+    assert table[9, 0].concept == "location"
+    assert table[12, 10].phrases == (
+        "An image with cold green tones",
+        "Image with a red color",
+        "A charcoal gray color",
+    )
+    assert table[11, 9].phrases[-1] == "Precise clock mechanism"
+    assert "Table 2" in table.provenance.source
+    assert table.attributes == ("color", "shape", "texture", "object", "location")
+
+
+def test_load_by_path_and_by_wrong_name(roles, tmp_path):
+    roles.save(tmp_path / "roles.json")
+    assert RoleMap.load(tmp_path / "roles.json") == roles
+    with pytest.raises(
+        errors.RoleMapError, match=r"no role map 'vit-b16'.*shipped maps \(.*vit-b-16.*Did you mean 'vit-b-16'"
+    ):
+        RoleMap.load("vit-b16")
+    (tmp_path / "roles.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(errors.RoleMapError, match="is not UTF-8 text"):
+        RoleMap.load(tmp_path / "roles.json")
+
+
+def test_ablations_keep_heads_and_say_what_they_are(roles):
+    for derived, role in ((roles.all_generalization(), Role.GENERALIZATION), (roles.all_mixed(), Role.MIXED)):
+        assert {h.role for h in derived.heads} == {role}
+        assert [(h.layer, h.head) for h in derived.heads] == [(h.layer, h.head) for h in roles.heads]
+    assert roles.shuffled(1) == roles.shuffled(1) != roles.shuffled(2)
+    assert roles.all_mixed().shuffled(3).provenance.derived == ("all_mixed", "shuffled(seed=3)")
+
+
+def test_shuffle_is_the_same_on_every_machine():
+    shuffled = RoleMap.load("vit-b-16").shuffled(1)
+    assert [h.concept for h in shuffled.layer(9)] == [
+        None,
+        "location",
+        "number",
+        "location",
+        "style",
+        "location",
+        None,
+        "texture",
+        "style",
+        "location",
+        "object",
+        "color",
+    ]
+
+
+def test_every_misfit_is_named_at_once(clip, roles):
+    heads = [h for h in roles.heads if (h.layer, h.head) not in {(3, 0), (6, 5)}]
+    heads[0] = HeadRole(layer=3, head=1, role="core_attribute", concept="smell")
+    heads.append(HeadRole(layer=2, head=0, role="mixed"))
+    wrong = RoleMap(heads=tuple(heads), provenance=Provenance(source="test", weights_sha256="0" * 64))
+    with pytest.raises(errors.RoleMapError) as caught:
+        dear.DeAR(clip, wrong)
+    assert str(caught.value) == (
+        f"The role map does not fit layers 3-6 of {clip.name}: heads without a role: (3, 0), (6, 5); "
+        "heads the adapted layers do not have: (2, 0); unknown attribute 'smell' at (3, 1); "
+        f"made for weights 000000000000…, but the backbone's are {clip.weights_sha256[:12]}…."
+    )
+
+
+def test_map_of_another_backbone(clip):
+    with pytest.raises(
+        errors.RoleMapError, match=r"heads without a role: \(3, 0\).* and 12 more; heads .* and 36 more"
+    ):
+        dear.DeAR(clip, "vit-b-16")
+
+
+def test_a_map_with_the_right_hash_fits(clip, roles):
+    provenance = roles.provenance.model_copy(update={"weights_sha256": clip.weights_sha256})
+    dear.DeAR(clip, roles.model_copy(update={"provenance": provenance}))
+
+
+def test_a_map_made_for_other_weights_warns(clip, roles):
+    provenance = roles.provenance.model_copy(update={"pretrained": "openai"})
+    with pytest.warns(errors.DearWarning, match="describes the 'openai' weights, but .* has 'random'"):
+        dear.DeAR(clip, roles.model_copy(update={"provenance": provenance}))
+
+
+def test_roles_by_path_or_object(clip, roles, tmp_path):
+    roles.save(tmp_path / "roles.json")
+    assert (
+        dear.DeAR(clip, tmp_path / "roles.json").roles == dear.DeAR(clip, str(tmp_path / "roles.json")).roles == roles
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "something"}, "'format' is not 'dear-roles'"),
+        ({"format_version": 0}, "format_version"),
+        ({"attributes": ["color", "color"]}, "attributes named twice"),
+        ({"heads": []}, "heads: "),
+        ({"extra": 1}, "extra: Extra inputs are not permitted"),
+        ({"heads": [{"layer": 0, "head": -1, "role": "boss"}]}, "heads.0.layer: .*; heads.0.head: .*; heads.0.role: "),
+        ({"heads": [{"layer": 1, "head": 0, "role": "core_attribute"}]}, "a core_attribute head needs a concept"),
+        ({"heads": [{"layer": 1, "head": 0, "role": "mixed", "concept": "color"}]}, "a mixed head has no concept"),
+        ({"heads": [{"layer": 1, "head": 0, "role": "mixed"}] * 2}, r"heads named twice: \[\(1, 0\)\]"),
+    ],
+    ids=str,
+)
+def test_malformed(roles, changes, message):
+    with pytest.raises(errors.RoleMapError, match=message):
+        RoleMap.from_json(edited(roles, **changes))
+
+
+def test_newer_format(roles):
+    with pytest.raises(
+        errors.NewerFormatError, match="role-map format 9, this version reads up to 1: upgrade dear-vlm"
+    ):
+        RoleMap.from_json(edited(roles, format_version=9))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "{", '{"format": 1}'])
+def test_not_a_map(text):
+    with pytest.raises(errors.RoleMapError):
+        RoleMap.from_json(text)
+
+
+def test_uniform(clip):
+    uniform = RoleMap.uniform(Role.MIXED, first_layer=3, layers=6, heads=6)
+    assert [(h.layer, h.head) for h in uniform.heads] == [(h.layer, h.head) for h in varied_roles(clip).heads]
+    with pytest.raises(ValueError, match="needs a concept"):
+        RoleMap.uniform(Role.CORE, first_layer=1, layers=2, heads=2)
