@@ -108,6 +108,18 @@ def test_shapes(model, images):
         assert torch.allclose(features.norm(dim=-1), torch.ones(features.shape[:-1]), atol=1e-6)
 
 
+def test_under_autocast(model, images):
+    """Mixed precision as on a GPU: features stay near, gradients stay finite and in fp32."""
+    full = model(images)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model(images)
+        terms = model.loss(out, torch.tensor([0, 1, 2]), images=images)
+    terms.total.backward()
+    assert out.cls_features.dtype == torch.float32
+    assert ((out.cls_features * full.cls_features).sum(-1) > 0.999).all()
+    assert all(p.grad.isfinite().all() and p.grad.dtype == torch.float32 for p in model.trainable().values())
+
+
 def test_same_seed_same_start(clip, roles):
     first, again, other = (dear.DeAR(clip, roles, seed=seed) for seed in (3, 3, 4))
     for name, parameter in first.trainable().items():

@@ -62,17 +62,14 @@ class FrozenClip(nn.Module):
         self.pretrained = pretrained
         self.precision = precision
         self.geometry = geometry
+        self.temperature = float(model.logit_scale.detach().exp())
+        """τ: what cosines are multiplied by."""
         self.weights_sha256 = weights_sha256
         self.preprocess_train = preprocess_train
         self.preprocess_eval = preprocess_eval
         self.tokenizer = tokenizer
         self.vision = VisionTower(model.visual)
         self.text = TextTower(getattr(model, "text", model), tokenizer, pool=text_pool, eos_id=text_eos_id)
-
-    @property
-    def temperature(self) -> float:
-        """τ: what cosines are multiplied by, exp(logit_scale)."""
-        return float(self.model.logit_scale.detach().float().exp())
 
     @property
     def device(self) -> torch.device:

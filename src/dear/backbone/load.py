@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 RANDOM = "random"
+WORLD = "world"
 MERGES_FILE = "bpe_merges.txt.gz"
 SUGGESTION = 'load_clip("ViT-B-16-quickgelu", pretrained="openai")'
 
@@ -42,7 +44,8 @@ def load_clip(
     """Load a frozen CLIP with its preprocessing, tokenizer, geometry and weights' hash.
 
     Args:
-        name: an OpenCLIP name ("ViT-B-16-quickgelu"), "hf-hub:org/repo" or "local-dir:path".
+        name: an OpenCLIP name ("ViT-B-16-quickgelu"), "hf-hub:org/repo", "local-dir:path",
+            or "world", the small CLIP that ships with this package.
         pretrained: a tag ("openai"), a path to a checkpoint, or "random" for random weights drawn from `seed`.
             Folders and hub repositories bring their own weights: leave it out.
         device: where to put the model.
@@ -52,11 +55,12 @@ def load_clip(
     if precision not in DTYPES:
         raise BackboneError(f"precision is {precision!r}, but can be 'fp32', 'bf16' or 'fp16'.")
     name = _resolve_name(name)
-    config = _read_config(name)
+    source = _source(name)
+    config = _read_config(source)
     if reason := unsupported(config):
         raise BackboneError(f"{name} cannot be adapted: {reason}. Use a CLIP ViT, such as {SUGGESTION}.")
-    _check_weights_named(name, pretrained, config)
-    model = _create(name, pretrained, seed)
+    _check_weights_named(source, pretrained, config)
+    model = _create(source, pretrained, seed)
     weights_sha256 = content_hash(model.state_dict())
     if precision != "fp32":
         _cast(model, DTYPES[precision])
@@ -71,7 +75,7 @@ def load_clip(
         weights_sha256=weights_sha256,
         preprocess_train=_train_transform(preprocess),
         preprocess_eval=open_clip.transform.image_transform_v2(preprocess, is_train=False),
-        tokenizer=_tokenizer(name),
+        tokenizer=_tokenizer(source),
         text_pool=getattr(text, "text_pool_type", None) or text.pool_type,
         text_eos_id=getattr(text, "text_eos_id", None) or text.eos_id,
     )
@@ -85,12 +89,18 @@ def _resolve_name(name: str) -> str:
         return name
     if Path(name).is_dir():
         raise BackboneError(f"{name!r} is a folder: write 'local-dir:{name}'.")
-    known: list[str] = open_clip.list_models()
+    known: list[str] = [WORLD, *open_clip.list_models()]
     cleaned = name.replace("/", "-")
     by_lower = {model.lower(): model for model in known}
     if cleaned.lower() not in by_lower:
         raise BackboneError(f"No backbone is called {name!r}.{did_you_mean(cleaned, known)} For example: {SUGGESTION}.")
     return by_lower[cleaned.lower()]
+
+
+def _source(name: str) -> str:
+    """Where open_clip finds a backbone: those that ship with this package are folders inside it."""
+    folder = Path(str(resources.files("dear"))) / "assets" / name
+    return f"local-dir:{folder}" if (folder / "open_clip_config.json").is_file() else name
 
 
 def _read_config(name: str) -> dict[str, Any]:
