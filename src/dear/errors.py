@@ -33,6 +33,18 @@ class RoleMapError(DearError, ValueError):
     """A role map is malformed or does not fit the backbone."""
 
 
+class RolesError(DearError, ValueError):
+    """The roles of heads cannot be found from what was given."""
+
+
+class MissingExtraError(DearError, ImportError):
+    """An optional part of the library needs packages that are not installed."""
+
+
+class ImageError(DearError, ValueError):
+    """An image, or a folder of images, cannot be read."""
+
+
 class ClassListError(DearError, ValueError):
     """The class names or the prompt template cannot be used."""
 

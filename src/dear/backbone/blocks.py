@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -23,30 +24,51 @@ def run_block(
 
     `mask` is boolean, broadcastable to (B, H, Q, L), True where a query may see a key.
     """
-    queries = x_BLD if queries_BQD is None else queries_BQD
-    attended = _attention(
-        block.attn,
-        block.ln_1(x_BLD),
-        None if queries_BQD is None else block.ln_1(queries_BQD),
-        mask=mask,
-        causal=causal,
-    )
-    x_BQD = queries + block.ls_1(attended)
-    out_BQD: Tensor = x_BQD + block.ls_2(block.mlp(block.ln_2(x_BQD)))
-    return out_BQD
+    heads_BHQE = attend(block, x_BLD, queries_BQD=queries_BQD, mask=mask, causal=causal)
+    return finish_block(block, x_BLD if queries_BQD is None else queries_BQD, heads_BHQE)
 
 
-def _attention(attn: Any, keys_BLD: Tensor, queries_BQD: Tensor | None, *, mask: Tensor | None, causal: bool) -> Tensor:
+def attend(
+    block: Any,
+    x_BLD: Tensor,
+    *,
+    queries_BQD: Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+) -> Tensor:
+    """First half of a block: what each head gathers for each query, (B, H, Q, E), before the output projection."""
+    attn = block.attn
     weight, bias, width = attn.in_proj_weight, attn.in_proj_bias, attn.embed_dim
+    keys_BLD = block.ln_1(x_BLD)
     if queries_BQD is None:
         q, k, v = F.linear(keys_BLD, weight, bias).chunk(3, dim=-1)
     else:
-        q = F.linear(queries_BQD, weight[:width], bias[:width])
+        q = F.linear(block.ln_1(queries_BQD), weight[:width], bias[:width])
         k, v = F.linear(keys_BLD, weight[width:], bias[width:]).chunk(2, dim=-1)
     q_BHQE, k_BHLE, v_BHLE = (_split_heads(part, attn.num_heads) for part in (q, k, v))
-    heads_BHQE = F.scaled_dot_product_attention(q_BHQE, k_BHLE, v_BHLE, attn_mask=mask, is_causal=causal)
-    out: Tensor = attn.out_proj(heads_BHQE.transpose(1, 2).flatten(2))
-    return out
+    return F.scaled_dot_product_attention(q_BHQE, k_BHLE, v_BHLE, attn_mask=mask, is_causal=causal)
+
+
+def finish_block(block: Any, queries_BQD: Tensor, heads_BHQE: Tensor) -> Tensor:
+    """Second half: join the heads, add to the residual stream, run the MLP."""
+    x_BQD = queries_BQD + block.ls_1(block.attn.out_proj(heads_BHQE.transpose(1, 2).flatten(2)))
+    return x_BQD + mlp_term(block, x_BQD)
+
+
+def mlp_term(block: Any, x_BQD: Tensor) -> Tensor:
+    """What the block's MLP adds to the residual stream."""
+    out_BQD: Tensor = block.ls_2(block.mlp(block.ln_2(x_BQD)))
+    return out_BQD
+
+
+def head_terms(block: Any, heads_BHE: Tensor) -> Tensor:
+    """What each head adds to one row of the residual stream, (B, H, D); the output bias is spread over the heads."""
+    attn = block.attn
+    weight_DHE = attn.out_proj.weight.view(attn.embed_dim, attn.num_heads, -1)
+    terms_BHD: Tensor = block.ls_1(
+        torch.einsum("bhe,dhe->bhd", heads_BHE, weight_DHE) + attn.out_proj.bias / attn.num_heads
+    )
+    return terms_BHD
 
 
 def _split_heads(x_BLD: Tensor, heads: int) -> Tensor:

@@ -69,6 +69,19 @@ class TextTower:
         return ids_CT.argmax(-1) if self._pool == "argmax" else (ids_CT == self._eos_id).int().argmax(-1)
 
     @torch.no_grad()
+    def encode(self, prompts: Sequence[str], *, batch: int = 256) -> Tensor:
+        """Plain CLIP's text features (C, E), unnormalised; short prompts do not wait for long ones."""
+        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+        features: dict[int, Tensor] = {}
+        for start in range(0, len(order), batch):
+            chosen = order[start : start + batch]
+            tokens = self.tokenize([prompts[index] for index in chosen])
+            before_last_CTD = self.prefix(tokens.ids_CT, self.layers)
+            encoded_CE = self.frozen_features(before_last_CTD, tokens.end_C, self.layers)
+            features.update(zip(chosen, encoded_CE, strict=True))
+        return torch.stack([features[index] for index in range(len(prompts))])
+
+    @torch.no_grad()
     def prefix(self, ids_CT: Tensor, first: int) -> Tensor:
         """State x_CTD of the words before layer `first`. Exact: nothing learnable acts below it."""
         x_CTD: Tensor = self._text.token_embedding(ids_CT).to(self.dtype)

