@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 from pathlib import Path
+
+from dear.errors import ConfigError, OverwriteError
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -21,6 +24,20 @@ def write_atomic(path: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def prepare_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
+    """Make an output folder; one that already holds something is refused unless one says what to do with it."""
+    if resume and overwrite:
+        raise ConfigError("--resume goes on and --overwrite starts again: choose one of them.")
+    if folder.exists() and not folder.is_dir():
+        raise OverwriteError(f"{folder} is a file: give a folder.")
+    if folder.is_dir() and any(folder.iterdir()):
+        if overwrite:
+            shutil.rmtree(folder)
+        elif not resume:
+            raise OverwriteError(f"{folder} is not empty: add --resume to go on, or --overwrite to start again.")
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def sha256(data: bytes) -> str:

@@ -52,7 +52,8 @@ def attend(
 def finish_block(block: Any, queries_BQD: Tensor, heads_BHQE: Tensor) -> Tensor:
     """Second half: join the heads, add to the residual stream, run the MLP."""
     x_BQD = queries_BQD + block.ls_1(block.attn.out_proj(heads_BHQE.transpose(1, 2).flatten(2)))
-    return x_BQD + mlp_term(block, x_BQD)
+    out_BQD: Tensor = x_BQD + mlp_term(block, x_BQD)
+    return out_BQD
 
 
 def mlp_term(block: Any, x_BQD: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from dear.backbone.clip import FrozenClip
+from dear.data.images import ImageBatch
+from dear.errors import RolesError
 from dear.methods.base import unit
 from dear.roles.capture import contributions
 
@@ -26,6 +28,10 @@ class Task:
     name: str
     labels_N: Tensor
     prompts: tuple[str, ...]
+
+    def only(self, indices: Sequence[int]) -> Task:
+        """The same task on some of its images."""
+        return Task(self.name, self.labels_N[list(indices)], self.prompts)
 
 
 @dataclass(frozen=True)
@@ -44,18 +50,22 @@ class Terms:
 
 
 def collect_terms(
-    clip: FrozenClip, batches: Iterable[Tensor], progress: Callable[[int], None] = lambda count: None
-) -> Terms:
-    """Run the images once and keep their terms."""
-    embeddings, heads, mlps, seen = [], [], [], 0
-    for images in batches:
-        terms = contributions(clip, images.to(clip.device))
-        embeddings.append(terms.total())
-        heads.append(terms.heads_BLHE)
-        mlps.append(terms.mlps_BLE)
-        seen += len(images)
-        progress(seen)
-    return Terms(torch.cat(embeddings), torch.cat(heads), torch.cat(mlps))
+    clip: FrozenClip, groups: Iterable[ImageBatch], progress: Callable[[int], None] = lambda position: None
+) -> tuple[Terms, list[int]]:
+    """Run the images once and keep their terms, and the numbers of the images that could be read."""
+    embeddings, heads, mlps = [], [], []
+    read: list[int] = []
+    for group in groups:
+        if group.images is not None:
+            terms = contributions(clip, group.images.to(clip.device))
+            embeddings.append(terms.total())
+            heads.append(terms.heads_BLHE)
+            mlps.append(terms.mlps_BLE)
+            read += group.indices
+        progress(group.stop)
+    if not read:
+        raise RolesError("None of the images could be read, so there is nothing to measure an ablation by.")
+    return Terms(torch.cat(embeddings), torch.cat(heads), torch.cat(mlps)), read
 
 
 def without_heads(terms: Terms, places: Sequence[Place]) -> Tensor:

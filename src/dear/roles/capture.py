@@ -49,7 +49,7 @@ def contributions(clip: FrozenClip, images: Tensor) -> Contributions:
     return Contributions(
         embedding_BE=terms_BXE[:, 0],
         mlps_BLE=terms_BXE[:, 1 : 1 + layers],
-        heads_BLHE=terms_BXE[:, 1 + layers :].unflatten(1, (layers, -1)),
+        heads_BLHE=terms_BXE[:, 1 + layers :].reshape(len(images), layers, -1, terms_BXE.shape[-1]),
     )
 
 
@@ -62,4 +62,5 @@ def _project(clip: FrozenClip, final_BD: Tensor, terms_BXD: Tensor) -> Tensor:
     count = terms_BXD.shape[1]
     normed_BXD = (terms_BXD - mean_B11 / count) * scale_B11 * norm.weight + norm.bias / count
     projected_BXE = normed_BXD @ clip.vision.projection.float()
-    return projected_BXE / projected_BXE.sum(1, keepdim=True).norm(dim=-1, keepdim=True)
+    norm_B11: Tensor = projected_BXE.sum(1, keepdim=True).norm(dim=-1, keepdim=True)
+    return projected_BXE / norm_B11

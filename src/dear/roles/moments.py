@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import load as arrays_from_bytes
 from safetensors.numpy import save as arrays_to_bytes
 
@@ -86,7 +88,7 @@ def _key(clip: FrozenClip, images: ImageList, first_layer: int, batch: int, bloc
 
 
 def _write(folder: Path, key: str, collected: Collected) -> None:
-    arrays = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for i, block in enumerate(collected.blocks):
         arrays |= {f"{i}.sum": block.sum_ME, f"{i}.outer": block.outer_MEE, f"{i}.count": np.array(block.count)}
     state = {"key": key, "position": collected.position, "problems": collected.problems}

@@ -29,6 +29,8 @@ EXEMPLARS: dict[str, tuple[str, ...]] = {
         "Black and white tones",
         "A pastel color palette",
         "Vivid colors",
+        "The color blue",
+        "Something green",
     ),
     "shape": (
         "A triangle",
@@ -39,6 +41,8 @@ EXEMPLARS: dict[str, tuple[str, ...]] = {
         "A zigzag line",
         "A spiral",
         "A star-shaped object",
+        "The shape of a heart",
+        "Something shaped like a ring",
     ),
     "texture": (
         "A rough surface",
@@ -63,6 +67,9 @@ EXEMPLARS: dict[str, tuple[str, ...]] = {
         "A bucket",
         "A shirt",
         "An image of a vehicle",
+        "A photo of a boat",
+        "A picture of a car",
+        "A picture of a house",
     ),
     "location": (
         "Photo taken in Norway",
@@ -75,6 +82,8 @@ EXEMPLARS: dict[str, tuple[str, ...]] = {
         "A landscape with a river",
         "Photo taken in a restaurant",
         "A rural village",
+        "A scene in the desert",
+        "A view of a lake",
     ),
     "animal": (
         "An image of a cat",

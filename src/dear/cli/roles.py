@@ -1,0 +1,136 @@
+"""`dear roles`: find out what heads do, look at it, compare it, prove it by intervention."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dear.errors import ConfigError
+
+app = typer.Typer(help="What attention heads do: discover, show, compare and test their roles.", no_args_is_help=True)
+
+Clip = Annotated[str, typer.Option(help="Backbone, as for load_clip: world, local-dir:FOLDER, ViT-B-16-quickgelu …")]
+Pretrained = Annotated[str | None, typer.Option(help="Weights of a named backbone, such as openai.")]
+
+
+@app.command()
+def discover(
+    clip: Clip,
+    images: Annotated[str, typer.Option(help="Folder with images, or 'world'.")],
+    out: Annotated[Path, typer.Option(help="Folder for roles.json, discovery.json and index.html.")],
+    pool: Annotated[str, typer.Option(help="Phrases: 'photographs', 'world' or a file, one a line.")] = "photographs",
+    pretrained: Pretrained = None,
+    rule: Annotated[str, typer.Option(help="dominance or quantile.")] = "dominance",
+    phrases: Annotated[int, typer.Option(min=1, help="Phrases per head.")] = 20,
+    first_layer: Annotated[int | None, typer.Option(min=1, help="First layer; the last four by default.")] = None,
+    most_images: Annotated[int | None, typer.Option(min=2, help="Read at most so many images, evenly spread.")] = None,
+    examples: Annotated[int, typer.Option(min=0, help="Images searched for each head's examples; 0 for none.")] = 256,
+    sentence_model: Annotated[str, typer.Option(help="Sentence model, by name or folder.")] = "all-MiniLM-L6-v2",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what the folder holds.")] = False,
+) -> None:
+    """Find the role of every head of a CLIP's last layers, from images and a pool of phrases."""
+    from dear.cli.talk import progress_bar, say
+    from dear.config import parse
+    from dear.files import prepare_folder
+    from dear.roles.concepts import load_encoder
+    from dear.roles.discover import DiscoverySettings, first_examined_layer
+    from dear.roles.discover import discover as run
+    from dear.roles.moments import collect_moments
+    from dear.roles.sources import images_from, pool_from
+    from dear.roles.store import write_discovery
+
+    settings = parse(
+        DiscoverySettings,
+        {"rule": rule, "phrases": phrases, "first_layer": first_layer, "sentence_model": sentence_model},
+    )
+    text_pool, image_list = pool_from(pool), images_from(images, most_images)
+    encode = load_encoder(sentence_model)
+    backbone = _load(clip, pretrained)
+    prepare_folder(out, resume=resume, overwrite=overwrite)
+    with progress_bar("reading images", len(image_list)) as advance:
+        collected = collect_moments(
+            backbone,
+            image_list,
+            first_layer=first_examined_layer(backbone, first_layer),
+            checkpoint=out,
+            progress=advance,
+        )
+    for problem in collected.problems[:5]:
+        say(f"skipped: {problem}")
+    say("describing heads, finding concepts …")
+    source = f"found by dear roles discover on {len(image_list)} images of {Path(images).name}"
+    discovery = run(backbone, collected, text_pool, encode, settings, source=source)
+    example_images = images_from(images, examples) if examples else None
+    summary = write_discovery(out, backbone, collected, text_pool, discovery, settings, example_images)
+    typer.echo(summary)
+
+
+@app.command()
+def show(
+    roles: Annotated[str, typer.Argument(help="A roles.json, or the name of a shipped map such as vit-b-16.")],
+    html: Annotated[Path | None, typer.Option(help="Also write the page to this file.")] = None,
+) -> None:
+    """Print a role map as a grid, and write it as a page."""
+    from dear.roles.grid import role_grid
+    from dear.roles.page import role_page
+    from dear.roles.rolemap import RoleMap
+
+    role_map = RoleMap.load(roles)
+    typer.echo(role_grid(role_map))
+    if html is not None:
+        html.write_text(role_page(role_map, title=f"Roles of attention heads: {Path(roles).name}"), encoding="utf-8")
+        typer.echo(str(html))
+
+
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(help="A roles.json or the name of a shipped map.")],
+    second: Annotated[str, typer.Argument(help="The map to compare it with.")],
+) -> None:
+    """Print how far two role maps of the same heads agree."""
+    from dear.roles.compare import compare_maps
+    from dear.roles.rolemap import RoleMap
+
+    typer.echo(compare_maps(RoleMap.load(first), RoleMap.load(second)))
+
+
+@app.command()
+def ablate(
+    clip: Clip,
+    roles: Annotated[str, typer.Option(help="A roles.json or the name of a shipped map.")],
+    images: Annotated[str, typer.Option(help="Folder of class folders, or 'world'.")],
+    pretrained: Pretrained = None,
+    template: Annotated[str, typer.Option(help="Prompt for a folder's classes.")] = "a photo of a {}.",
+    most_images: Annotated[int, typer.Option(min=10, help="Read at most so many images.")] = 2000,
+    draws: Annotated[int, typer.Option(min=1, help="Random groups of heads to compare with.")] = 20,
+    out: Annotated[Path | None, typer.Option(help="Also write the tables to this Markdown file.")] = None,
+) -> None:
+    """Mean-ablate heads and layers, and print what zero-shot accuracy each costs."""
+    from dear.cli.talk import progress_bar
+    from dear.data.images import image_batches
+    from dear.roles.ablation import collect_terms
+    from dear.roles.ablation_report import ablation_report
+    from dear.roles.rolemap import RoleMap
+    from dear.roles.sources import tasks_from
+
+    if template.count("{}") != 1:
+        raise ConfigError(f"The template {template!r} must hold '{{}}' exactly once, where the class name goes.")
+    role_map = RoleMap.load(roles)
+    image_list, tasks = tasks_from(images, template, most_images)
+    backbone = _load(clip, pretrained)
+    with progress_bar("reading images", len(image_list)) as advance:
+        groups = image_batches(image_list, backbone.preprocess_eval, size=64)
+        terms, read = collect_terms(backbone, groups, progress=advance)
+    report = ablation_report(backbone, role_map, terms, [task.only(read) for task in tasks], draws=draws)
+    typer.echo(report)
+    if out is not None:
+        out.write_text(report + "\n", encoding="utf-8")
+
+
+def _load(clip: str, pretrained: str | None):  # type: ignore[no-untyped-def]  # noqa: ANN202  keeps torch out of --help
+    from dear.backbone.load import load_clip
+
+    return load_clip(clip, pretrained)

@@ -1,0 +1,41 @@
+"""How far two role maps agree."""
+
+from __future__ import annotations
+
+from dear.errors import RoleMapError
+from dear.roles.entropy import kappa
+from dear.roles.rolemap import HeadRole, Role, RoleMap
+
+
+def compare_maps(first: RoleMap, second: RoleMap) -> str:
+    """Kappa of roles and of roles with concepts, a confusion table, and every head that differs, as Markdown."""
+    places = sorted((head.layer, head.head) for head in first.heads)
+    if places != sorted((head.layer, head.head) for head in second.heads):
+        raise RoleMapError("The two maps describe different heads, so they cannot be compared.")
+    pairs = [(first[place], second[place]) for place in places]
+    by_role = kappa([a.role.value for a, _ in pairs], [b.role.value for _, b in pairs])
+    by_concept = kappa([label(a) for a, _ in pairs], [label(b) for _, b in pairs])
+    same = sum(label(a) == label(b) for a, b in pairs)
+    lines = [
+        f"{same} of {len(pairs)} heads have the same role and concept.",
+        f"kappa of roles {by_role:.3f}, of roles with concepts {by_concept:.3f}",
+        "",
+        confusion(pairs),
+    ]
+    differing = [f"- ({a.layer}, {a.head}): {label(a)} / {label(b)}" for a, b in pairs if label(a) != label(b)]
+    return "\n".join([*lines, *(["", "Heads that differ:", *differing] if differing else [])])
+
+
+def confusion(pairs: list[tuple[HeadRole, HeadRole]]) -> str:
+    """Counts of roles: rows are the first map's, columns the second's."""
+    names = [role.value.replace("_", " ") for role in Role]
+    lines = [f"| first \\ second | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for row in Role:
+        counts = [sum(a.role is row and b.role is column for a, b in pairs) for column in Role]
+        lines.append(f"| {row.value.replace('_', ' ')} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines)
+
+
+def label(head: HeadRole) -> str:
+    """Role and, for a speciality, its concept."""
+    return f"{head.role.value} {head.concept}" if head.role in (Role.CORE, Role.OTHER) else head.role.value

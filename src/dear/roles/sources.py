@@ -1,0 +1,79 @@
+"""Where role discovery finds images, phrases and tasks: one's own folders and files, or the embedded world."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from dear.data.images import ImageList, folder_images
+from dear.errors import ImageError
+from dear.roles.ablation import Task
+from dear.roles.corpus import TextPool, load_pool
+
+WORLD = "world"
+DISCOVERY_SEED = 90_001
+"""Scenes like those of pre-training, but from a stream it never reads."""
+
+
+def images_from(source: str, count: int | None = None) -> ImageList:
+    """Images of a folder, or of the world; the first `count` of an even spread, where a number is given."""
+    if source == WORLD:
+        return _world_images(count or 2000)
+    images = folder_images(source)
+    if count is None or count >= len(images):
+        return images
+    chosen = [index * len(images) // count for index in range(count)]
+    return ImageList(tuple(images.names[i] for i in chosen), lambda index: images.open(chosen[index]))
+
+
+def pool_from(source: str) -> TextPool:
+    """A text pool by name ("photographs", "world") or from a file."""
+    if source == WORLD:
+        from dear.data.world.grammar import phrase_pool
+
+        return TextPool(WORLD, tuple(phrase_pool()))
+    return load_pool(source)
+
+
+def tasks_from(source: str, template: str, count: int) -> tuple[ImageList, list[Task]]:
+    """Images and the zero-shot tasks to measure on them: five for the world, one for a folder of class folders."""
+    if source == WORLD:
+        return _world_tasks(count)
+    images = images_from(source, count)
+    folders = [Path(name).parts[0] if "/" in name else "" for name in images.names]
+    classes = sorted(set(folders))
+    if "" in classes or len(classes) < 2:
+        raise ImageError(
+            f"{source} is not a folder of class folders: put each class's images into a folder of its name."
+        )
+    labels = torch.tensor([classes.index(folder) for folder in folders])
+    prompts = tuple(template.replace("{}", name.replace("_", " ")) for name in classes)
+    return images, [Task("classes", labels, prompts)]
+
+
+def _world_images(count: int) -> ImageList:
+    from dear.data.world.samples import pretraining_pair
+
+    return ImageList(
+        tuple(f"world/{index:06d}" for index in range(count)),
+        lambda index: Image.fromarray(pretraining_pair(DISCOVERY_SEED, index).image),
+    )
+
+
+def _world_tasks(count: int) -> tuple[ImageList, list[Task]]:
+    from dear.data.world.samples import held_out_image, truth
+    from dear.data.world.score import attribute_prompts
+    from dear.data.world.vocabulary import ATTRIBUTES
+
+    images = ImageList(
+        tuple(f"held-out/{index:06d}" for index in range(count)),
+        lambda index: Image.fromarray(held_out_image(index)[0]),
+    )
+    labels_NA = torch.tensor([truth(held_out_image(index)[1]) for index in range(count)])
+    tasks = [
+        Task(attribute, labels_NA[:, column], tuple(attribute_prompts(attribute)))
+        for column, attribute in enumerate(ATTRIBUTES)
+    ]
+    return images, tasks
