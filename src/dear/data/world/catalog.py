@@ -100,9 +100,9 @@ def _broad() -> tuple[WorldClass, ...]:
     chosen = [WorldClass(an(name), (("object", name),)) for name in NAMES["object"][:14]]
     chosen += [WorldClass(the_place(name), (("location", name),)) for name in NAMES["location"][:10]]
     chosen += [WorldClass(f"{an(name)} pattern", (("texture", name),)) for name in NAMES["texture"][1:9]]
-    pairs = (("red", "star"), ("blue", "circle"), ("yellow", "crescent"), ("green", "arrow"), ("pink", "heart"))
-    pairs += (("white", "square"), ("black", "ring"), ("orange", "bolt"))
-    chosen += [WorldClass(an(f"{c} {s}"), (("color", c), ("shape", s))) for c, s in pairs]
+    pairs = ["red star", "blue circle", "yellow crescent", "green arrow", "pink heart"]
+    pairs += ["white square", "black ring", "orange bolt"]
+    chosen += [WorldClass(an(pair), tuple(zip(("color", "shape"), pair.split(), strict=True))) for pair in pairs]
     return _sorted(chosen)
 
 

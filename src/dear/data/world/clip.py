@@ -48,7 +48,11 @@ def config() -> dict[str, Any]:
 
 
 def build(seed: int) -> nn.Module:
-    """Return an untrained model; patch positions start as two-dimensional sine waves."""
+    """Return an untrained model whose vision tower starts near what training would make of it anyway.
+
+    Patch positions are two-dimensional sine waves and attention starts local ("mimetic initialisation", Trockman and
+    Kolter 2023): queries resemble their own keys, values times output projection resemble minus the identity.
+    """
     from open_clip.model import CLIP
 
     with torch.random.fork_rng(devices=[]):
@@ -58,7 +62,26 @@ def build(seed: int) -> nn.Module:
     with torch.no_grad():
         visual.positional_embedding.mul_(0.1)
         visual.positional_embedding[1:] += 0.25 * _waves(8, 128)
+        generator = torch.Generator().manual_seed(seed)
+        for block in visual.transformer.resblocks:
+            _start_local(block.attn, generator)
     return model
+
+
+def _start_local(attention: Any, generator: torch.Generator) -> None:
+    width, heads = attention.embed_dim, attention.num_heads
+    rank = width // heads
+    for head in range(heads):
+        noise = torch.randn(width, width, generator=generator) / width**0.5
+        u, s, vh = torch.linalg.svd(0.7 * noise + 0.7 * torch.eye(width))
+        root = s[:rank].sqrt()
+        rows = slice(head * rank, (head + 1) * rank)
+        attention.in_proj_weight[:width][rows] = u[:, :rank].T * root[:, None]
+        attention.in_proj_weight[width : 2 * width][rows] = vh[:rank] * root[:, None]
+    noise = torch.randn(width, width, generator=generator) / width**0.5
+    u, s, vh = torch.linalg.svd(0.4 * noise - 0.4 * torch.eye(width))
+    attention.in_proj_weight[2 * width :] = vh * s.sqrt()[:, None]
+    attention.out_proj.weight.copy_(u * s.sqrt())
 
 
 def _waves(side: int, width: int) -> Tensor:

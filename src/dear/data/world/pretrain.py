@@ -40,10 +40,10 @@ class Settings:
     shards: int = 2  # a batch is so many shards, each with its own loss; threads work on them side by side
     shard: int = 80  # images a shard
     captions: int = 40  # so many of a shard's images come with a caption; all come with their attributes' prompts
-    lr: float = 1.0e-3
+    lr: float = 2.0e-3
     weight_decay: float = 0.05
-    warmup: float = 0.05  # of the steps
-    sparse: float = 0.6  # of the steps show only a part of the patches
+    warmup: float = 0.03  # of the steps
+    sparse: float = 0.7  # of the steps show only a part of the patches
     kept: int = 28  # patches shown in those steps
     patch_weight: float = 1.0  # of the per-patch loss, falling to a fifth of it at the end
 
