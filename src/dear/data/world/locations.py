@@ -91,7 +91,8 @@ class Canvas:
     def small(self) -> Bytes:
         """Return the picture at its final resolution."""
         blocks = self.pixels.reshape(HEIGHT, _FINE, WIDTH, _FINE, 3).sum(axis=(1, 3))
-        return (blocks // (_FINE * _FINE)).astype(np.uint8)
+        small: Bytes = (blocks // (_FINE * _FINE)).astype(np.uint8)
+        return small
 
 
 def _clouds(canvas: Canvas, chance: Chance, count: int, low: int, paint: Paint = (246, 248, 250)) -> None:

@@ -5,6 +5,7 @@ B images, C captions, N kept patches, D joint embedding, T prompts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,8 @@ class Batch:
 
     images: Tensor  # (B, 3, 64, 64)
     tokens: Tensor  # (C, length): captions of the first C images
-    prompt_tokens: Tensor  # (T, length): one prompt for every value of every attribute
+    asked: tuple[int, ...]  # the attributes whose values are named by prompts
+    prompt_tokens: Tensor  # (T, length): one prompt for every value of those attributes
     truth: Tensor  # (B, 5) values
     mentioned: Tensor  # (C, 5) true where the caption speaks of the attribute
     shape_patches: Tensor  # (B, 64) share of the patch, 0 to 1
@@ -62,10 +64,10 @@ def contrastive(logits_CC: Tensor, truth: Tensor, mentioned: Tensor) -> Tensor:
     return (F.cross_entropy(logits_CC, target) + F.cross_entropy(logits_CC.T, target)) / 2
 
 
-def per_attribute(logits_BT: Tensor, truth: Tensor) -> Tensor:
-    """Cross-entropy of every attribute's value among all its values' prompts, (5,)."""
-    parts = logits_BT.split(PROMPT_COUNTS, dim=1)
-    return torch.stack([F.cross_entropy(part, truth[:, i]) for i, part in enumerate(parts)])
+def per_attribute(logits_BT: Tensor, truth: Tensor, asked: Sequence[int]) -> Tensor:
+    """Cross-entropy of every asked attribute's value among all its values, (attributes,)."""
+    parts = torch.split(logits_BT, [PROMPT_COUNTS[a] for a in asked], dim=1)
+    return torch.stack([F.cross_entropy(part, truth[:, a]) for a, part in zip(asked, parts, strict=True)])
 
 
 def per_patch(logits_BNT: Tensor, batch: Batch) -> Tensor:
@@ -75,41 +77,39 @@ def per_patch(logits_BNT: Tensor, batch: Batch) -> Tensor:
         shape, thing = shape.gather(1, batch.kept), thing.gather(1, batch.kept)
     weights = [(shape > 0.4).float()] * 3 + [(thing > 0.3).float(), (shape + thing < 0.1).float()]
     total = logits_BNT.new_zeros(())
-    for i, (part, weight) in enumerate(zip(logits_BNT.split(PROMPT_COUNTS, dim=2), weights, strict=True)):
+    for i, (part, weight) in enumerate(zip(torch.split(logits_BNT, PROMPT_COUNTS, dim=2), weights, strict=True)):
         target = batch.truth[:, i, None].expand(weight.shape)
         loss_BN = F.cross_entropy(part.flatten(0, 1), target.flatten(), reduction="none").view_as(weight)
         total = total + (loss_BN * weight).sum() / weight.sum().clamp(min=1)
     return total / len(weights)
 
 
-def per_prompt(logits_TT: Tensor) -> Tensor:
+def per_prompt(prompts_TD: Tensor, anchors: Sequence[Tensor], scale: Tensor) -> Tensor:
     """Cross-entropy of every prompt's value among the anchors of its attribute."""
-    losses, start = [], 0
-    for count in PROMPT_COUNTS:
-        block = logits_TT[start : start + count, start : start + count]
-        losses.append(F.cross_entropy(block, torch.arange(count)))
-        start += count
-    return torch.stack(losses).mean()
+    parts = torch.split(prompts_TD, [len(block) for block in anchors])
+    pairs = zip(parts, anchors, strict=True)
+    return torch.stack([F.cross_entropy(scale * p @ block.T, torch.arange(len(p))) for p, block in pairs]).mean()
 
 
 def total_loss(model: Any, anchors: Tensor, batch: Batch, patch_weight: float) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of a batch and its terms.
 
-    `anchors` (T, D) is one free direction per attribute value: images, patches and prompts are all drawn to it, so
+    `anchors` (84, D) is one free direction per attribute value: images, patches and prompts are all drawn to it, so
     that the towers need not wait for each other. It is thrown away at the end.
     """
     features_BLD = image_features(model, batch.images, batch.kept)
     captions_CD = text_features(model, batch.tokens)
     prompts_TD = text_features(model, batch.prompt_tokens)
     anchors_TD = F.normalize(anchors, dim=-1)
+    blocks = torch.split(anchors_TD, PROMPT_COUNTS)
     scale = model.logit_scale.exp()
     cls_BD, count = features_BLD[:, 0], len(captions_CD)
     clip = contrastive(scale * cls_BD[:count] @ captions_CD.T, batch.truth[:count], batch.mentioned)
-    attributes = per_attribute(scale * cls_BD @ prompts_TD.T, batch.truth)
-    anchored = per_attribute(scale * cls_BD @ anchors_TD.T, batch.truth).mean()
-    prompts = per_prompt(scale * prompts_TD @ anchors_TD.T)
+    named = per_attribute(scale * cls_BD @ prompts_TD.T, batch.truth, batch.asked).mean()
+    attributes = per_attribute(scale * cls_BD @ anchors_TD.T, batch.truth, range(len(ATTRIBUTES)))
+    prompts = per_prompt(prompts_TD, [blocks[a] for a in batch.asked], scale)
     patches = per_patch(scale * features_BLD[:, 1:] @ anchors_TD.T, batch)
-    loss = clip + attributes.mean() + 0.5 * (anchored + prompts) + patch_weight * patches
-    terms = {"clip": clip, "anchored": anchored, "prompts": prompts, "patches": patches, "scale": scale}
+    loss = clip + named + attributes.mean() + 0.5 * prompts + patch_weight * patches
+    terms = {"clip": clip, "named": named, "prompts": prompts, "patches": patches, "scale": scale}
     terms |= {attribute: attributes[i] for i, attribute in enumerate(ATTRIBUTES)}
     return loss, {name: value.detach() for name, value in terms.items()}

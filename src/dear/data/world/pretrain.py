@@ -38,42 +38,51 @@ class Settings:
     seed: int = 0
     steps: int = 2400
     shards: int = 2  # a batch is so many shards, each with its own loss; threads work on them side by side
-    shard: int = 80  # images a shard
-    captions: int = 40  # so many of a shard's images come with a caption; all come with their attributes' prompts
-    lr: float = 2.0e-3
+    shard: int = 96  # images a shard
+    captions: int = 24  # so many of a shard's images come with a caption
+    asked: int = 2  # so many attributes, in turn, have all their values named by prompts
+    lr: float = 1.5e-3
     weight_decay: float = 0.05
-    warmup: float = 0.03  # of the steps
-    sparse: float = 0.7  # of the steps show only a part of the patches
-    kept: int = 28  # patches shown in those steps
-    patch_weight: float = 1.0  # of the per-patch loss, falling to a fifth of it at the end
+    warmup: int = 40  # steps
+    cooldown: float = 0.3  # of the steps: the rate falls to nothing, and all patches are shown
+    kept: int = 24  # patches shown before that
+    patch_weight: float = 1.0  # of the per-patch loss, falling with the rate
+
+    @property
+    def plateau(self) -> int:
+        """The step at which the cool-down starts. Up to it, a run does not depend on how long it will be."""
+        return round((1 - self.cooldown) * self.steps)
 
 
 def learning_rate(step: int, settings: Settings) -> float:
-    """Return the rate of a step (counted from 0): linear warm-up, then a cosine to almost nothing."""
-    warm = max(1, round(settings.warmup * settings.steps))
-    if step < warm:
-        return settings.lr * (step + 1) / warm
-    share = (step - warm) / max(1, settings.steps - warm)
-    return settings.lr * (0.01 + 0.99 * (1 + math.cos(math.pi * share)) / 2)
+    """Return the rate of a step (counted from 0): linear warm-up, a plateau, a linear cool-down."""
+    return settings.lr * min(1.0, (step + 1) / settings.warmup) * remaining(step, settings)
+
+
+def remaining(step: int, settings: Settings) -> float:
+    """Return 1 before the cool-down and what is left of it afterwards, never quite 0."""
+    return min(1.0, (settings.steps - step) / (settings.steps - settings.plateau))
 
 
 def make_batch(settings: Settings, step: int, shard: int, tokenizer: Any) -> Batch:
     """Return the data of one shard of a step, a function of (seed, step, shard) alone."""
     size, number = settings.shard, step * settings.shards + shard
     pairs = [pretraining_pair(settings.seed, number * size + i) for i in range(size)]
+    asked = tuple((settings.asked * number + i) % len(ATTRIBUTES) for i in range(settings.asked))
     prompts = [
-        random_prompt(attribute, value, (_PROMPT_STREAM, settings.seed, number, a, value))
-        for a, attribute in enumerate(ATTRIBUTES)
-        for value in range(len(NAMES[attribute]))
+        random_prompt(ATTRIBUTES[a], value, (_PROMPT_STREAM, settings.seed, number, a, value))
+        for a in asked
+        for value in range(len(NAMES[ATTRIBUTES[a]]))
     ]
     kept = None
-    if step < settings.sparse * settings.steps:
+    if step < settings.plateau:
         raw = np.random.PCG64(np.random.SeedSequence((_PATCH_STREAM, settings.seed, number))).random_raw(size * 64)
         order = np.argsort(raw.reshape(size, 64), axis=1, kind="stable")[:, : settings.kept]
         kept = torch.from_numpy(np.sort(order, axis=1))
     return Batch(
         images=to_input([pair.image for pair in pairs]),
         tokens=tokenizer([pair.text for pair in pairs[: settings.captions]]),
+        asked=asked,
         prompt_tokens=tokenizer(prompts),
         truth=torch.tensor([truth(pair.scene) for pair in pairs]),
         mentioned=torch.tensor([[a in pair.mentioned for a in ATTRIBUTES] for pair in pairs[: settings.captions]]),
@@ -122,13 +131,17 @@ def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, settings: Settings) -> int:
-    """Put a checkpoint's state into model and optimizer and return its step."""
+    """Put a checkpoint's state into model and optimizer and return its step.
+
+    Before the cool-down the number of steps may still be changed: the run so far would have been the same.
+    """
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata()
         tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if json.loads(metadata["settings"]) != asdict(settings):
+    step, made_with = int(metadata["step"]), json.loads(metadata["settings"])
+    same_so_far = step <= min(settings.plateau, Settings(**made_with).plateau)
+    if made_with | ({"steps": settings.steps} if same_so_far else {}) != asdict(settings):
         raise ConfigError(f"{path} was made with other settings ({metadata['settings']}); resume with the same ones.")
-    step = int(metadata["step"])
     model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
     for name, parameter in model.named_parameters():
         optimizer.state[parameter] = {
@@ -195,7 +208,7 @@ def train_step(
     rate = learning_rate(step, settings)
     for group in optimizer.param_groups:
         group["lr"] = rate
-    weight = settings.patch_weight * (1 - 0.8 * step / settings.steps)
+    weight = settings.patch_weight * remaining(step, settings)
     work = [threads.compute.submit(shard_gradients, model, batch, weight) for batch in threads.batches(step)]
     results = [future.result() for future in work]  # in the shards' order, whoever finishes first
     metrics = {name: sum(terms[name] for terms, _ in results) / len(results) for name in results[0][0]}
@@ -206,7 +219,7 @@ def train_step(
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     with torch.no_grad():
-        model.clip.logit_scale.clamp_(max=math.log(100.0))  # type: ignore[operator,union-attr]
+        model.clip.logit_scale.clamp_(max=math.log(100.0))  # type: ignore[operator]
     return metrics | {"lr": rate, "grad": float(norm)}
 
 

@@ -66,7 +66,8 @@ def _noise() -> NDArray[np.int16]:
     """Return a fixed field of bell-shaped noise, about ±128."""
     raw = np.random.PCG64(np.random.SeedSequence((3, 1))).random_raw(4 * 128 * 128 * 3 // 8)
     parts = raw.astype("<u8").view(np.uint8).reshape(4, 128, 128, 3).astype(np.int16)
-    return (parts.sum(axis=0) - 510) // 4
+    noise: NDArray[np.int16] = (parts.sum(axis=0) - 510) // 4
+    return noise
 
 
 def words(key: tuple[int, ...], count: int) -> list[int]:

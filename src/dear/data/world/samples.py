@@ -47,7 +47,9 @@ class Pair:
 
 def _per_patch(cover: NDArray[np.int32]) -> NDArray[np.int32]:
     side = SIZE // PATCH
-    return cover.reshape(side, PATCH, side, PATCH).sum(axis=(1, 3), dtype=np.int32).reshape(-1) // (PATCH * PATCH)
+    sums = cover.reshape(side, PATCH, side, PATCH).sum(axis=(1, 3), dtype=np.int32)
+    share: NDArray[np.int32] = sums.reshape(-1) // (PATCH * PATCH)
+    return share
 
 
 def pretraining_pair(seed: int, index: int) -> Pair:

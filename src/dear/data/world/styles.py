@@ -14,14 +14,16 @@ Ints = NDArray[np.int32]
 
 
 def _gray(image: Ints) -> Ints:
-    return (image[..., 0] * 77 + image[..., 1] * 151 + image[..., 2] * 28) >> 8
+    gray: Ints = (image[..., 0] * 77 + image[..., 1] * 151 + image[..., 2] * 28) >> 8
+    return gray
 
 
 def _blur(image: Ints) -> Ints:
     """Average each pixel with its neighbours (weights 1, 2, 1 both ways)."""
     padded = np.pad(image, ((1, 1), (1, 1), (0, 0)), mode="edge")
     wide = padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
-    return (wide[:-2] + 2 * wide[1:-1] + wide[2:]) >> 4
+    blurred: Ints = (wide[:-2] + 2 * wide[1:-1] + wide[2:]) >> 4
+    return blurred
 
 
 def _edges(image: Ints) -> Ints:
@@ -29,7 +31,8 @@ def _edges(image: Ints) -> Ints:
     padded = np.pad(image, ((0, 1), (0, 1), (0, 0)), mode="edge")
     right = np.abs(padded[:-1, 1:] - image).max(axis=2)
     below = np.abs(padded[1:, :-1] - image).max(axis=2)
-    return np.minimum(right + below, 255)
+    edges: Ints = np.minimum(right + below, 255)
+    return edges
 
 
 def _painted(image: Ints) -> Ints:
@@ -45,7 +48,8 @@ def _sketch(image: Ints) -> Ints:
 
 def _poster(image: Ints) -> Ints:
     """Few levels a channel, hard steps."""
-    return np.minimum((image + 42) // 85 * 85, 255)
+    steps: Ints = np.minimum((image + 42) // 85 * 85, 255)
+    return steps
 
 
 def _mosaic(image: Ints) -> Ints:
@@ -54,7 +58,8 @@ def _mosaic(image: Ints) -> Ints:
     out = blocks.repeat(2, axis=0).repeat(2, axis=1)
     out[3::4] = out[3::4] * 3 >> 2
     out[:, 3::4] = out[:, 3::4] * 3 >> 2
-    return out
+    tiles: Ints = out
+    return tiles
 
 
 def _night(image: Ints) -> Ints:
@@ -89,7 +94,8 @@ def _sepia(image: Ints) -> Ints:
     """An old photograph: a quarter of the colour left, brown toned."""
     gray = _gray(image)[..., None]
     toned = gray * np.array([270, 236, 190], dtype=np.int32) >> 8
-    return np.minimum((image + 2 * toned) // 3, 255)
+    faded: Ints = np.minimum((image + 2 * toned) // 3, 255)
+    return faded
 
 
 def _neon(image: Ints) -> Ints:

@@ -66,7 +66,8 @@ def _dotted(u: Ints, v: Ints, p: int, _: Ints) -> Bools:
 
 
 def _checkered(u: Ints, v: Ints, p: int, _: Ints) -> Bools:
-    return (u // (5 * p) + v // (5 * p)) % 2 == 0
+    even: Bools = (u // (5 * p) + v // (5 * p)) % 2 == 0
+    return even
 
 
 def _zigzag(u: Ints, v: Ints, p: int, _: Ints) -> Bools:
@@ -122,7 +123,8 @@ def _blotchy(u: Ints, v: Ints, p: int, raw: Ints) -> Bools:
     x, y = u % step, v % step
 
     def at(i: Ints, j: Ints) -> Ints:
-        return raw[(i * 31 + j * 17) % len(raw)] % 256
+        height: Ints = raw[(i * 31 + j * 17) % len(raw)] % 256
+        return height
 
     top = at(a, b) * (step - x) + at(a + 1, b) * x
     bottom = at(a, b + 1) * (step - x) + at(a + 1, b + 1) * x
@@ -189,5 +191,6 @@ def tile(texture: str, variant: int) -> NDArray[np.int32]:
     u, v = turn(x, y, degrees)
     if texture != "ringed":
         u, v = u + chance[1] % (16 * _PX), v + chance[2] % (16 * _PX)
-    ink = PATTERNS[texture](u, v, period, chance)
-    return (ink.reshape(TILE, 3, TILE, 3).sum(axis=(1, 3)) * 256 // 9).astype(np.int32)
+    samples = PATTERNS[texture](u, v, period, chance).reshape(TILE, 3, TILE, 3)
+    ink: NDArray[np.int32] = (samples.sum(axis=(1, 3)) * 256 // 9).astype(np.int32)
+    return ink
