@@ -1,0 +1,33 @@
+"""The `dear` command: few verbs, one-line errors, results on stdout, talk on stderr."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from dear.cli import world
+from dear.errors import DearError
+
+app = typer.Typer(
+    name="dear",
+    help="DeAR: adapt CLIP from a few photos by decomposing attention-head roles.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(world.app, name="world")
+
+
+@app.callback()
+def _root() -> None:
+    """DeAR: adapt CLIP from a few photos by decomposing attention-head roles."""
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one line on stderr and exit code 2."""
+    try:
+        app()
+    except DearError as error:
+        sys.stderr.write(f"dear: {error}\n")
+        sys.exit(2)

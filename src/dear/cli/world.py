@@ -1,0 +1,95 @@
+"""`dear world`: pre-train the embedded CLIP, look at the world, score a CLIP on it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dear.errors import ConfigError
+
+app = typer.Typer(help="The embedded world: a small visual world and a CLIP that lives in it.", no_args_is_help=True)
+
+
+@app.command()
+def pretrain(
+    out: Annotated[Path, typer.Option(help="Folder for log, checkpoint and the finished CLIP.")],
+    seed: Annotated[int, typer.Option(help="Decides everything that is random.")] = 0,
+    steps: Annotated[int | None, typer.Option(help="Length of the whole schedule.")] = None,
+    stop_after: Annotated[int | None, typer.Option(help="Stop after so many steps of the schedule.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")] = False,
+    checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 100,
+) -> None:
+    """Train the world's CLIP from scratch on the CPU (two cores, below two hours)."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from dear.data.world.pretrain import Settings
+    from dear.data.world.pretrain import pretrain as run
+
+    if steps is not None and steps < 1:
+        raise ConfigError(f"--steps is {steps}, but a schedule has at least one step.")
+    settings = Settings(seed=seed) if steps is None else Settings(seed=seed, steps=steps)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("starting", total=min(settings.steps, stop_after or settings.steps))
+
+        def show(step: int, metrics: dict[str, float]) -> None:
+            bar.update(task, completed=step, description=f"loss {metrics['loss']:.3f} clip {metrics['clip']:.3f}")
+
+        done = run(
+            out, settings, resume=resume, stop_after=stop_after, checkpoint_every=checkpoint_every, on_step=show
+        )
+    finished = done == settings.steps
+    typer.echo(f"{done} of {settings.steps} steps; {'CLIP in ' + str(out / 'clip') if finished else 'go on with --resume'}")
+
+
+@app.command()
+def preview(
+    out: Annotated[Path, typer.Option(help="PNG file to write.")],
+    what: Annotated[str, typer.Option(help="color, shape, texture, object, location, styles, scenes or a data set.")] = "scenes",
+    zoom: Annotated[int, typer.Option(min=1, max=8, help="Pixels per pixel.")] = 2,
+) -> None:
+    """Draw a contact sheet of the world."""
+    from dear.data.world.preview import contact_sheet, write_png
+
+    write_png(contact_sheet(what), out, zoom)
+    typer.echo(str(out))
+
+
+@app.command()
+def score(
+    clip: Annotated[Path | None, typer.Option(help="open_clip folder; the shipped weights by default.")] = None,
+    images: Annotated[int, typer.Option(min=1, help="Held-out renderings for the attributes.")] = 2000,
+    per_class: Annotated[int | None, typer.Option(min=1, help="Test images a class; all by default.")] = None,
+    data: Annotated[str | None, typer.Option(help="Comma-separated data sets; all by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Print zero-shot accuracy per attribute and per data set (all, base half, novel half)."""
+    from dear.data.world.clip import assets_folder, read_folder
+    from dear.data.world.datasets import load_world_dataset, world_dataset_names
+    from dear.data.world.score import score as measure
+
+    names = data.split(",") if data else list(world_dataset_names())
+    for name in names:
+        load_world_dataset(name)
+    model, tokenizer = read_folder(clip or assets_folder())
+    result = measure(model, tokenizer, names, images=images, per_class=per_class)
+    typer.echo(json.dumps(result, indent=2) if as_json else score_table(result))
+
+
+def score_table(result: dict[str, Any]) -> str:
+    """Return scores as two Markdown tables."""
+    lines = ["| attribute | top-1 | chance |", "|---|---:|---:|"]
+    lines += [f"| {name} | {row['top1']:.1f} | {row['chance']:.1f} |" for name, row in result["attributes"].items()]
+    lines += ["", "| data set | classes | images | all | base | novel |", "|---|---:|---:|---:|---:|---:|"]
+    for name, row in result["datasets"].items():
+        figures = " | ".join(f"{row[part]:.1f}" for part in ("all", "base", "novel"))
+        lines.append(f"| {name} | {row['classes']} | {row['images']} | {figures} |")
+    if "mean" in result:
+        figures = " | ".join(f"{result['mean'][part]:.1f}" for part in ("all", "base", "novel"))
+        lines.append(f"| mean | | | {figures} |")
+    return "\n".join(lines)

@@ -1,0 +1,73 @@
+"""`dear world` on the command line."""
+
+import json
+import sys
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from dear.cli import app, main
+from dear.cli.world import score_table
+from dear.data.world.clip import build, write_folder
+
+RUN = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clip")
+    write_folder(build(0), folder)
+    return folder
+
+
+def test_help():
+    for words in (["--help"], ["world", "--help"], ["world", "pretrain", "--help"]):
+        result = RUN.invoke(app, words)
+        assert result.exit_code == 0
+        assert "world" in result.output.lower()
+
+
+@pytest.mark.parametrize("what", ["object", "styles", "world-textures"])
+def test_preview_writes_a_contact_sheet(tmp_path, what):
+    out = tmp_path / "deep" / "sheet.png"
+    result = RUN.invoke(app, ["world", "preview", "--what", what, "--out", str(out), "--zoom", "1"])
+    assert result.exit_code == 0, result.output
+    assert Image.open(out).size[0] > 200
+
+
+def test_score_prints_tables_or_json(untrained):
+    words = ["world", "score", "--clip", str(untrained), "--images", "20", "--per-class", "1", "--data", "world-places"]
+    result = RUN.invoke(app, [*words, "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert set(found["attributes"]) == {"color", "shape", "texture", "object", "location"}
+    assert found["datasets"]["world-places"]["images"] == 16
+    assert "| world-places | 16 | 16 |" in score_table(found)
+    assert "| location |" in RUN.invoke(app, words).stdout
+
+
+def test_pretrain_stops_and_resumes(tmp_path):
+    words = ["world", "pretrain", "--out", str(tmp_path / "run"), "--steps", "500"]
+    result = RUN.invoke(app, [*words, "--stop-after", "1"])
+    assert result.exit_code == 0, result.output
+    assert "1 of 500 steps; go on with --resume" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["preview", "--what", "nothing", "--out", "x.png"], "there is no sheet 'nothing'"),
+        (["score", "--data", "world-nothing"], "there is no world data set 'world-nothing'"),
+        (["pretrain", "--out", "x", "--steps", "0"], "a schedule has at least one step"),
+    ],
+)
+def test_an_error_is_one_line(words, sentence, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["dear", "world", *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("dear: ")
+    assert sentence in captured.err
+    assert captured.err.count("\n") == 1

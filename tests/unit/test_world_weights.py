@@ -1,0 +1,39 @@
+"""The shipped weights: small, plain, and as good as the docs say (measured here on a sample)."""
+
+import json
+
+import pytest
+
+from dear.data.world.clip import CONFIG_FILE, MERGES_FILE, WEIGHTS_FILE, assets_folder, config, read_folder
+from dear.data.world.datasets import load_world_dataset, world_dataset_names
+from dear.data.world.score import attribute_accuracy, dataset_accuracy
+from dear.data.world.vocabulary import ATTRIBUTES
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return read_folder(assets_folder())
+
+
+def test_folder_is_small_and_complete():
+    folder = assets_folder()
+    files = [folder / name for name in (CONFIG_FILE, WEIGHTS_FILE, MERGES_FILE)]
+    assert sum(file.stat().st_size for file in files) <= 12 * 1024 * 1024
+    assert json.loads((folder / CONFIG_FILE).read_text()) == config()
+    settings = config()["model_cfg"]
+    assert settings["vision_cfg"]["layers"] == settings["text_cfg"]["layers"] == 12
+    assert settings["text_cfg"]["heads"] >= 6
+
+
+def test_every_attribute_is_known(shipped):
+    found = attribute_accuracy(*shipped, images=400)
+    for attribute in ATTRIBUTES:
+        assert found[attribute]["chance"] <= 12.5
+        assert found[attribute]["top1"] >= 78, found  # the sample's share of the 80 that all renderings reach
+
+
+def test_data_sets_are_neither_hopeless_nor_saturated(shipped):
+    rows = [dataset_accuracy(*shipped, load_world_dataset(name), per_class=4) for name in world_dataset_names()]
+    for part in ("all", "base", "novel"):
+        assert all(0 <= row[part] <= 100 for row in rows)
+    assert 40 <= sum(row["all"] for row in rows) / len(rows) <= 85
