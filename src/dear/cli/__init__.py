@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from dear.cli import world
+from dear.cli import roles, world
 from dear.errors import DearError
 
 app = typer.Typer(
@@ -16,6 +16,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(roles.app, name="roles")
 app.add_typer(world.app, name="world")
 
 

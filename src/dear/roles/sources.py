@@ -63,9 +63,9 @@ def _world_images(count: int) -> ImageList:
 
 
 def _world_tasks(count: int) -> tuple[ImageList, list[Task]]:
+    from dear.data.world.grammar import PROMPTS, prompt
     from dear.data.world.samples import held_out_image, truth
-    from dear.data.world.score import attribute_prompts
-    from dear.data.world.vocabulary import ATTRIBUTES
+    from dear.data.world.vocabulary import ATTRIBUTES, NAMES
 
     images = ImageList(
         tuple(f"held-out/{index:06d}" for index in range(count)),
@@ -73,7 +73,11 @@ def _world_tasks(count: int) -> tuple[ImageList, list[Task]]:
     )
     labels_NA = torch.tensor([truth(held_out_image(index)[1]) for index in range(count)])
     tasks = [
-        Task(attribute, labels_NA[:, column], tuple(attribute_prompts(attribute)))
+        Task(
+            attribute,
+            labels_NA[:, column],
+            tuple(prompt(attribute, name, PROMPTS[attribute][0]) for name in NAMES[attribute]),
+        )
         for column, attribute in enumerate(ATTRIBUTES)
     ]
     return images, tasks

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from dear.backbone.clip import FrozenClip
-from dear.roles.grid import role_grid
 from dear.data.images import ImageList
 from dear.files import write_atomic
 from dear.roles.corpus import TextPool
 from dear.roles.discover import Discovery, DiscoverySettings, pool_features
 from dear.roles.examples import head_examples
+from dear.roles.grid import role_grid
 from dear.roles.moments import Collected
 from dear.roles.page import role_page
 from dear.roles.stability import Variation, stability

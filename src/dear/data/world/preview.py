@@ -35,7 +35,9 @@ def contact_sheet(what: str) -> Bytes:
     """Return a sheet: an attribute (a row a value), "styles" (a row a style), "scenes", or a data set (a row a class)."""
     if what in ATTRIBUTES:
         values = NAMES[what]
-        cells = [[render(_scene(8 * i + j, **{what: v}), (_STREAM, i, j)) for j in range(4)] for i, v in enumerate(values)]
+        cells = [
+            [render(_scene(8 * i + j, **{what: v}), (_STREAM, i, j)) for j in range(4)] for i, v in enumerate(values)
+        ]
         half = (len(cells) + 1) // 2  # two values a row
         return _sheet([cells[i] + (cells[half + i] if half + i < len(cells) else []) for i in range(half)])
     if what == "styles":

@@ -122,7 +122,9 @@ STYLES: dict[str, Callable[[Ints], Ints]] = {
 def apply_style(image: Bytes, style: str) -> Bytes:
     """Return the image in a style."""
     if style not in STYLES:
-        raise ConfigError(f"there is no style {style!r}; the styles are {', '.join(STYLES)}.{did_you_mean(style, STYLES)}")
+        raise ConfigError(
+            f"there is no style {style!r}; the styles are {', '.join(STYLES)}.{did_you_mean(style, STYLES)}"
+        )
     if style == "painted":
         return image
     return np.clip(STYLES[style](image.astype(np.int32)), 0, 255).astype(np.uint8)
