@@ -71,6 +71,12 @@ def text_features(clip, prompts, text_tokens, *, first, beta):
     return F.normalize(x, dim=-1)
 
 
+def _w_attr(model):
+    if model.config.projection == "low_rank":
+        return model.clip.model.visual.proj + model.projection_down @ model.projection_up
+    return model.attribute_projection
+
+
 def reference(model, images, labels, prompts):
     """All outputs and loss terms of a DeAR model's parameters, computed the slow way."""
     clip, config = model.clip, model.config
@@ -79,7 +85,7 @@ def reference(model, images, labels, prompts):
         model.roles,
         images,
         model.vision_tokens,
-        model.attribute_projection,
+        _w_attr(model),
         first=model.first_layer,
         beta=config.beta,
         per_attribute=config.tokens_per_attribute,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dear.methods.dear.model import DeAR
     from dear.methods.registry import get_method, list_methods, register
     from dear.methods.zero_shot.model import ZeroShot
-    from dear.roles.rolemap import HeadRole, Role, RoleMap
+    from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
 
 __version__ = "0.1.0"
 
@@ -28,6 +28,7 @@ _HOMES = {
     "HeadRole": "dear.roles.rolemap",
     "Method": "dear.methods.base",
     "Output": "dear.methods.base",
+    "Provenance": "dear.roles.rolemap",
     "Role": "dear.roles.rolemap",
     "RoleMap": "dear.roles.rolemap",
     "ZeroShot": "dear.methods.zero_shot.model",
@@ -46,6 +47,7 @@ __all__ = [
     "HeadRole",
     "Method",
     "Output",
+    "Provenance",
     "Role",
     "RoleMap",
     "ZeroShot",
@@ -59,6 +61,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its home on first use."""
+    if name == "errors":
+        return import_module("dear.errors")
     if name not in _HOMES:
         raise AttributeError(f"module 'dear' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -10,22 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
 from dear.backbone.clip import FrozenClip
-from dear.card import card
+from dear.card import card, is_card
 from dear.errors import (
     ArtefactError,
     BackboneMismatchError,
+    ConfigError,
     CorruptArtefactError,
     DearError,
     ForeignArtefactError,
     NewerFormatError,
     OverwriteError,
 )
-from dear.files import sha256, write_atomic
+from dear.files import as_folder, sha256, write_atomic
 from dear.methods.base import Method
 from dear.methods.registry import get_method
 
@@ -36,22 +38,68 @@ TENSORS = "adapter_model.safetensors"
 CARD = "README.md"
 
 
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class FileEntry(_Strict):
+    """Size and hash of a file."""
+
+    bytes: int
+    sha256: str
+
+
+class BackboneEntry(_Strict):
+    """The backbone an adapter belongs to."""
+
+    name: str
+    pretrained: str | None
+    precision: str
+    seed: int | None
+    weights_sha256: str
+    geometry: dict[str, int | bool]
+
+
+class ClassesEntry(_Strict):
+    """The classes that were set when the adapter was saved."""
+
+    names: list[str]
+    template: str
+
+
+class Manifest(_Strict):
+    """Content of `adapter_config.json`, without its own hash."""
+
+    format: str
+    format_version: int
+    method: str
+    settings: dict[str, Any]
+    backbone: BackboneEntry
+    classes: ClassesEntry | None
+    files: dict[str, FileEntry]
+
+
 def save(model: Method, folder: str | Path, *, overwrite: bool = False) -> Path:
     """Write a model's adapter into a folder; something else that is already there is kept unless `overwrite`."""
-    folder = Path(folder)
+    folder = as_folder(folder)
     files = _contents(model)
     manifest = _manifest(model, files)
     files[MANIFEST] = _to_json(manifest)
-    if not overwrite:
-        _refuse_replacing(folder, files)
+    trained = sum(parameter.numel() for parameter in model.trainable().values())
     try:
+        if not overwrite:
+            _refuse_replacing(folder, files)
+        stale = _files_of_the_adapter_there(folder) - set(files) if overwrite else set()
         folder.mkdir(parents=True, exist_ok=True)
-        if overwrite or not (folder / CARD).exists():
-            trained = sum(parameter.numel() for parameter in model.trainable().values())
-            write_atomic(folder / CARD, card(manifest, model.facts(), trained).encode())
+        for name in sorted(stale):
+            (folder / name).unlink(missing_ok=True)
         for name, data in files.items():
             write_atomic(folder / name, data)
+        if not (folder / CARD).exists() or is_card((folder / CARD).read_bytes()):
+            write_atomic(folder / CARD, card(manifest.model_dump(), model.facts(), trained).encode())
     except OSError as error:
+        if isinstance(error, DearError):
+            raise
         raise ArtefactError(f"The adapter could not be saved in {folder}: {error.strerror or error}.") from error
     return folder
 
@@ -60,49 +108,54 @@ def load(
     folder: str | Path,
     clip: FrozenClip | None = None,
     *,
-    device: str | torch.device = "cpu",
+    device: str | torch.device | None = None,
 ) -> Any:
-    """Load a saved adapter onto its backbone: the one given, else the one it names.
+    """Load a saved adapter onto its backbone: the one given, else the one it names, loaded onto `device`.
 
     Returns the model of the method that was saved (a `DeAR`, a `ZeroShot`, …), its classes set as when it was saved.
     """
-    folder = Path(folder)
+    if clip is not None and device is not None:
+        raise ConfigError("Give either a backbone or a device: a backbone that is given stays where it is.")
+    folder = as_folder(folder)
     manifest = read_manifest(folder)
-    files = {name: _checked_bytes(folder / name, entry) for name, entry in manifest["files"].items()}
+    files = {name: _checked_bytes(folder / name, entry) for name, entry in manifest.files.items()}
+    if TENSORS not in files:
+        raise CorruptArtefactError(_damaged(folder / MANIFEST))
     tensors = _parse_tensors(files.pop(TENSORS), folder / TENSORS)
-    method = get_method(manifest["method"])
-    clip = _backbone(manifest["backbone"], clip, device, folder)
+    method = get_method(manifest.method)
+    clip = _backbone(manifest.backbone, clip, device or "cpu", folder)
     try:
-        model = method.from_artefact(clip, manifest["settings"], {n: data.decode() for n, data in files.items()})
+        model = method.from_artefact(clip, manifest.settings, {n: data.decode() for n, data in files.items()})
     except KeyError as error:
         raise CorruptArtefactError(f"{folder} lacks {error}, which the method {method.name!r} needs.") from None
     _fill(model, tensors, folder)
-    if manifest["classes"] is not None:
-        model.set_classes(manifest["classes"]["names"], manifest["classes"]["template"])
+    if manifest.classes is not None:
+        model.set_classes(manifest.classes.names, manifest.classes.template)
     return model
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> Manifest:
     """Read and check `adapter_config.json`."""
     path = folder / MANIFEST
     try:
-        text = path.read_bytes().decode()
+        content = json.loads(path.read_bytes().decode())
     except OSError:
         raise ForeignArtefactError(f"{folder} holds no adapter: there is no readable {MANIFEST} in it.") from None
-    except UnicodeDecodeError:
+    except (ValueError, RecursionError):
         raise CorruptArtefactError(_damaged(path)) from None
-    try:
-        manifest = json.loads(text)
-    except ValueError:
-        raise CorruptArtefactError(_damaged(path)) from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ForeignArtefactError(f"{path} was not written by DeAR: its 'format' is not {FORMAT!r}.")
-    version = manifest.get("format_version")
-    if isinstance(version, int) and version > FORMAT_VERSION:
+    version = content.get("format_version")
+    if type(version) is int and version > FORMAT_VERSION:
         raise NewerFormatError(
             f"{path} has format {version}, this version reads up to {FORMAT_VERSION}: upgrade dear-vlm."
         )
-    if version != FORMAT_VERSION or manifest.get("sha256") != _own_hash(manifest):
+    own_hash = content.pop("sha256", None)
+    try:
+        manifest = Manifest.model_validate(content)
+    except ValidationError:
+        raise CorruptArtefactError(_damaged(path)) from None
+    if version != FORMAT_VERSION or own_hash != _hash(manifest):
         raise CorruptArtefactError(_damaged(path))
     return manifest
 
@@ -113,32 +166,33 @@ def _contents(model: Method) -> dict[str, bytes]:
     return {TENSORS: tensors_to_bytes(tensors), **texts}
 
 
-def _manifest(model: Method, files: dict[str, bytes]) -> dict[str, Any]:
+def _manifest(model: Method, files: dict[str, bytes]) -> Manifest:
     clip, classes = model.clip, model.classes
-    manifest: dict[str, Any] = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "method": model.name,
-        "settings": model.settings(),
-        "backbone": {
-            "name": clip.name,
-            "pretrained": clip.pretrained,
-            "weights_sha256": clip.weights_sha256,
-            "geometry": clip.geometry.as_dict(),
-        },
-        "classes": None if classes is None else {"names": list(classes.names), "template": classes.template},
-        "files": {name: {"bytes": len(data), "sha256": sha256(data)} for name, data in files.items()},
-    }
-    return {**manifest, "sha256": _own_hash(manifest)}
+    return Manifest(
+        format=FORMAT,
+        format_version=FORMAT_VERSION,
+        method=model.name,
+        settings=model.settings(),
+        backbone=BackboneEntry(
+            name=clip.name,
+            pretrained=clip.pretrained,
+            precision=clip.precision,
+            seed=clip.seed,
+            weights_sha256=clip.weights_sha256,
+            geometry=clip.geometry.as_dict(),
+        ),
+        classes=None if classes is None else ClassesEntry(names=list(classes.names), template=classes.template),
+        files={name: FileEntry(bytes=len(data), sha256=sha256(data)) for name, data in files.items()},
+    )
 
 
-def _own_hash(manifest: dict[str, Any]) -> str:
-    rest = {key: value for key, value in manifest.items() if key != "sha256"}
-    return sha256(json.dumps(rest, sort_keys=True, ensure_ascii=True).encode())
+def _hash(manifest: Manifest) -> str:
+    return sha256(json.dumps(manifest.model_dump(), sort_keys=True).encode())
 
 
-def _to_json(manifest: dict[str, Any]) -> bytes:
-    return (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode()
+def _to_json(manifest: Manifest) -> bytes:
+    content = {**manifest.model_dump(), "sha256": _hash(manifest)}
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def _refuse_replacing(folder: Path, files: dict[str, bytes]) -> None:
@@ -151,12 +205,20 @@ def _refuse_replacing(folder: Path, files: dict[str, bytes]) -> None:
             )
 
 
-def _checked_bytes(path: Path, entry: dict[str, Any]) -> bytes:
+def _files_of_the_adapter_there(folder: Path) -> set[str]:
+    """Names of the files of an adapter that is about to be replaced, if there is one."""
+    try:
+        return {Path(name).name for name in read_manifest(folder).files}
+    except ArtefactError:
+        return set()
+
+
+def _checked_bytes(path: Path, entry: FileEntry) -> bytes:
     try:
         data = path.read_bytes()
     except OSError:
         raise CorruptArtefactError(f"{path} is missing or unreadable: copy the adapter's folder again.") from None
-    if len(data) != entry["bytes"] or sha256(data) != entry["sha256"]:
+    if len(data) != entry.bytes or sha256(data) != entry.sha256:
         raise CorruptArtefactError(_damaged(path))
     return data
 
@@ -172,20 +234,23 @@ def _damaged(path: Path) -> str:
     return f"{path} is damaged (truncated or altered since it was saved): copy the adapter's folder again."
 
 
-def _backbone(saved: dict[str, Any], clip: FrozenClip | None, device: str | torch.device, folder: Path) -> FrozenClip:
+def _backbone(saved: BackboneEntry, clip: FrozenClip | None, device: str | torch.device, folder: Path) -> FrozenClip:
     """The backbone the adapter belongs to, checked by the hash of its weights."""
-    call = f"load_clip({saved['name']!r}, pretrained={saved['pretrained']!r})"
-    needed = f"{folder} needs {call} with weights {saved['weights_sha256'][:12]}…"
+    seed = "" if saved.seed is None else f", seed={saved.seed}"
+    call = f"load_clip({saved.name!r}, pretrained={saved.pretrained!r}{seed})"
+    needed = f"{folder} needs {call} with weights {saved.weights_sha256[:12]}…"
     if clip is None:
         from dear.backbone.load import load_clip
 
         try:
-            clip = load_clip(saved["name"], saved["pretrained"], device)
+            clip = load_clip(saved.name, saved.pretrained, device, precision=saved.precision, seed=saved.seed or 0)  # type: ignore[arg-type]
         except DearError as error:
             raise type(error)(f"{needed}; give it as clip=… if it is elsewhere. {error}") from error
-    if clip.weights_sha256 != saved["weights_sha256"]:
+    if not isinstance(clip, FrozenClip):
+        raise ConfigError(f"clip must come from dear.load_clip(…), but is a {type(clip).__name__}.")
+    if clip.weights_sha256 != saved.weights_sha256:
         raise BackboneMismatchError(f"{needed}, but this backbone ({clip.name}) has {clip.weights_sha256[:12]}….")
-    differing = [key for key, value in clip.geometry.as_dict().items() if saved["geometry"].get(key) != value]
+    differing = [key for key, value in clip.geometry.as_dict().items() if saved.geometry.get(key) != value]
     if differing:
         raise BackboneMismatchError(f"{needed}, but this backbone ({clip.name}) has another {', '.join(differing)}.")
     return clip

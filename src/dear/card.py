@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+MARK = "---\nlibrary_name: dear-vlm\n"
+
+
+def is_card(content: bytes) -> bool:
+    """Whether a README was written by `card`, and may so be replaced by another one."""
+    return content.startswith(MARK.encode())
+
 
 def card(manifest: Mapping[str, Any], facts: Mapping[str, str], trained_parameters: int) -> str:
     """Markdown for the folder's README.md."""
@@ -21,15 +28,13 @@ def card(manifest: Mapping[str, Any], facts: Mapping[str, str], trained_paramete
     settings = "\n".join(
         f"| `{name}` | {'default' if value is None else value} |" for name, value in manifest["settings"].items()
     )
-    return f"""---
-library_name: dear-vlm
-tags: [clip, few-shot, {manifest["method"]}]
+    return f"""{MARK}tags: [clip, few-shot, {manifest["method"]}]
 ---
 # A {manifest["method"]} adapter for {backbone["name"]}
 
 | | |
 |---|---|
-{chr(10).join(f"| {name} | {value} |" for name, value in rows.items())}
+{chr(10).join(f"| {name} | {_cell(value)} |" for name, value in rows.items())}
 
 ## Use
 
@@ -46,6 +51,11 @@ logits = model(images).logits     # images: a batch made with model.clip.preproc
 |---|---|
 {settings}
 """
+
+
+def _cell(value: str) -> str:
+    """Text that cannot break a table."""
+    return " ".join(value.split()).replace("|", "\\|")
 
 
 def _shorten(names: list[str], most: int = 12) -> str:

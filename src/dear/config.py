@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -11,31 +11,29 @@ from dear.errors import ConfigError, did_you_mean
 
 
 class Settings(BaseModel):
-    """Base of every settings object."""
+    """Base of every settings object: immutable, strict, and refused with a `ConfigError`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-
-S = TypeVar("S", bound=Settings)
-
-
-def parse(settings: type[S], values: Mapping[str, Any]) -> S:
-    """Check values against a settings class; every problem is named in one `ConfigError`."""
-    try:
-        return settings.model_validate(dict(values))
-    except ValidationError as error:
-        raise ConfigError(_problems(error, settings)) from None
+    def __init__(self, **values: Any) -> None:
+        """Check the values; every problem is named in one error."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(" ".join(problems(error, type(self).model_fields))) from None
 
 
-def _problems(error: ValidationError, settings: type[BaseModel]) -> str:
-    """All of a validation's problems in one line."""
-    problems = []
+def problems(error: ValidationError, known: Iterable[str] = ()) -> list[str]:
+    """Each problem of a validation as a sentence."""
+    sentences = []
     for item in error.errors(include_url=False):
         where = ".".join(str(part) for part in item["loc"])
+        message = item["msg"].removeprefix("Value error, ").rstrip(".")
         if item["type"] == "extra_forbidden":
-            near = did_you_mean(where, settings.model_fields, most=1) or f" Known: {', '.join(settings.model_fields)}."
-            problems.append(f"There is no setting {where!r}.{near}")
+            near = did_you_mean(where, known, most=1) or (f" Known: {', '.join(known)}." if known else "")
+            sentences.append(f"There is no setting {where!r}.{near}")
+        elif where and not isinstance(item["input"], dict | list | tuple):
+            sentences.append(f"{where} is {item['input']!r}: {message[:1].lower()}{message[1:]}.")
         else:
-            message = item["msg"].removeprefix("Value error, ")
-            problems.append(f"{where} is {item['input']!r}: {message[:1].lower()}{message[1:]}.")
-    return " ".join(problems)
+            sentences.append(f"{where}: {message}." if where else f"{message}.")
+    return sentences

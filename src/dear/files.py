@@ -26,6 +26,13 @@ def write_atomic(path: Path, data: bytes) -> None:
         raise
 
 
+def as_folder(path: str | Path) -> Path:
+    """A path that can name a folder."""
+    if not isinstance(path, str | Path) or not str(path).strip() or "\0" in str(path):
+        raise ConfigError(f"{path!r} does not name a folder: give its path.")
+    return Path(path)
+
+
 def prepare_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     """Make an output folder; one that already holds something is refused unless one says what to do with it."""
     if resume and overwrite:

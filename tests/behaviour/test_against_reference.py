@@ -5,7 +5,8 @@ import torch
 
 import dear
 from helpers import move_parameters, varied_roles
-from oracle import assert_matches, compare_with_reference
+from oracle import TOLERANCE, assert_matches, compare_with_reference
+from reference import reference
 
 TEMPLATES = ["{} in the middle of a photo", "a photo of a {}, a type of pet.", "the photo shows {}"]
 NAMES = ["cat", "a very long name of a class that nobody would ever choose for a photo", "dog", "x"]
@@ -50,6 +51,8 @@ def test_number_of_classes(tiny_clips, count):
         {"first_layer": 1, "text_first_layer": 6},
         {"lambda_reg": 0.0, "lambda_fusion": 2.0, "fusion_loss": "one_minus"},
         {"projection": "random", "alpha_cls": 1 / 6},
+        {"projection": "low_rank", "projection_rank": 3},
+        {"text_tokens": 0},
     ],
     ids=str,
 )
@@ -58,17 +61,32 @@ def test_every_choice(tiny_clips, choices):
     assert_matches(compare_with_reference(model, images, torch.tensor([0, 1, 2, 3]), NAMES, "a photo of a {}."))
 
 
-def test_the_comparison_can_fail(tiny_clips):
+@pytest.mark.parametrize(
+    ("what", "spoil"),
+    [
+        ("logits", lambda model: setattr(model, "roles", model.roles.all_mixed())),
+        ("gradient.vision_tokens", lambda model: setattr(model, "first_layer", 4)),
+        ("gradient.text_tokens", lambda model: setattr(model, "text_first_layer", 4)),
+        ("loss.total", lambda model: setattr(model, "config", model.config.model_copy(update={"lambda_reg": 2.0}))),
+    ],
+    ids=["roles", "vision layer", "text layer", "loss weight"],
+)
+def test_the_comparison_can_fail(tiny_clips, monkeypatch, what, spoil):
+    """A model that deviates from what the reference is told does not pass."""
+    import oracle
+
     model, images = build(tiny_clips, "plain")
-    model.config = model.config.model_copy(update={"beta": 0.9})
+    honest, _ = build(tiny_clips, "plain")
+    spoil(model)
+    monkeypatch.setattr(oracle, "reference", lambda _, *rest: _as_if(honest, model, *rest))
     errors = compare_with_reference(model, images, torch.tensor([0, 1, 2, 3]), NAMES, TEMPLATES[0])
-    assert_matches(errors)
-    wrong, _ = build(tiny_clips, "plain")
-    wrong.roles = wrong.roles.all_mixed()
-    right_logits, wrong_logits = (m(images).logits for m in (model, _with_classes(wrong)))
-    assert (right_logits - wrong_logits).norm() / right_logits.norm() > 10 * 1e-4
+    assert errors[what] > TOLERANCE
+    with pytest.raises(AssertionError):
+        assert_matches(errors)
 
 
-def _with_classes(model):
-    model.set_classes(NAMES, TEMPLATES[0])
-    return model
+def _as_if(honest, model, *rest):
+    """The reference for the unspoilt settings, differentiable in the spoilt model's parameters."""
+    for name, parameter in model.trainable().items():
+        setattr(honest, name, parameter)
+    return reference(honest, *rest)

@@ -1,5 +1,6 @@
 """Saving and loading: bit for bit, and every kind of damage is one named error with nothing written over."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -8,7 +9,6 @@ import torch
 
 import dear
 from dear import errors
-from dear.artefact import _own_hash
 from helpers import move_parameters, varied_roles
 
 FILES = ["README.md", "adapter_config.json", "adapter_model.safetensors", "roles.json"]
@@ -26,8 +26,9 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 def rewrite(path: Path, **changes) -> None:
     """Edit a manifest and make its own hash right again."""
-    manifest = {**json.loads(path.read_text()), **changes}
-    path.write_text(json.dumps({**manifest, "sha256": _own_hash(manifest)}))
+    manifest = {key: value for key, value in {**json.loads(path.read_text()), **changes}.items() if key != "sha256"}
+    own_hash = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({**manifest, "sha256": own_hash}))
 
 
 def test_round_trip_bit_for_bit(model, images, saved):
@@ -89,10 +90,78 @@ def test_a_readme_of_ones_own_is_kept(model, tmp_path):
     assert (tmp_path / "README.md").read_text() == "mine"
 
 
-def test_a_failed_save_leaves_no_half_files(model, tmp_path):
+def test_a_stale_card_is_replaced(model, saved):
+    for name in FILES[1:]:
+        (saved / name).unlink()
+    model.set_classes(["fish", "bird"])
+    model.save_pretrained(saved)
+    assert "fish, bird" in (saved / "README.md").read_text()
+
+
+def test_another_method_leaves_nothing_of_the_old_one(model, saved):
+    zero_shot = dear.ZeroShot(model.clip)
+    zero_shot.set_classes(["cat"])
+    zero_shot.save_pretrained(saved, overwrite=True)
+    assert sorted(snapshot(saved)) == [name for name in FILES if name != "roles.json"]
+
+
+def test_class_names_cannot_break_the_card(model, tmp_path):
+    model.set_classes(["cat | dog", "a\nb"])
+    card = (model.save_pretrained(tmp_path / "a") / "README.md").read_text()
+    assert "| classes | 2 (cat \\| dog, a b) |" in card
+
+
+def test_a_failed_save_leaves_no_half_files(model, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.ArtefactError, match="could not be saved"):
-        model.save_pretrained(tmp_path / "file")
+        model.save_pretrained(tmp_path / "file" / "below")
+
+    def disk_is_full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", disk_is_full)
+    with pytest.raises(errors.ArtefactError, match="No space left on device"):
+        model.save_pretrained(tmp_path / "full")
+    assert list((tmp_path / "full").iterdir()) == []
+
+
+@pytest.mark.parametrize("folder", [None, "", 3, "a\0b"])
+def test_what_is_not_a_folder(model, folder):
+    for action in (model.save_pretrained, dear.load):
+        with pytest.raises(errors.ConfigError, match="does not name a folder"):
+            action(folder)
+
+
+def test_precision_and_seed_are_remembered(tiny_folders, images, tmp_path):
+    clip = dear.load_clip(f"local-dir:{tiny_folders['plain']}", "random", precision="bf16", seed=5)
+    model = dear.DeAR(clip, varied_roles(clip))
+    model.set_classes(["cat", "dog"])
+    loaded = dear.load(model.save_pretrained(tmp_path / "adapter"))
+    assert loaded.clip.precision == "bf16"
+    with torch.no_grad():
+        assert torch.equal(loaded(images).logits, model(images).logits)
+
+
+def test_the_same_weights_in_another_architecture_are_refused(model, saved):
+    manifest = json.loads((saved / "adapter_config.json").read_text())
+    geometry = {**manifest["backbone"]["geometry"], "quick_gelu": True}
+    rewrite(saved / "adapter_config.json", backbone={**manifest["backbone"], "geometry": geometry})
+    with pytest.raises(errors.BackboneMismatchError, match="has another quick_gelu"):
+        dear.load(saved, clip=model.clip)
+
+
+@pytest.mark.parametrize("key", ["files", "backbone", "method", "settings", "classes"])
+def test_a_manifest_that_lacks_something(model, saved, key):
+    rewrite(saved / "adapter_config.json", **{key: 3})
+    with pytest.raises(errors.CorruptArtefactError, match="damaged"):
+        dear.load(saved, clip=model.clip)
+
+
+def test_a_backbone_or_a_device_but_not_both(model, saved):
+    with pytest.raises(errors.ConfigError, match="either a backbone or a device"):
+        dear.load(saved, clip=model.clip, device="cpu")
+    with pytest.raises(errors.ConfigError, match=r"must come from dear\.load_clip"):
+        dear.load(saved, clip="ViT-B-16")
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors", "roles.json"])

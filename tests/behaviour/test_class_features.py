@@ -73,6 +73,17 @@ def test_gradients_after_evaluation_and_inference_mode(model, images):
     assert model.text_tokens.grad.abs().max() > 0
 
 
+@pytest.mark.parametrize(("names", "length"), [(["cat"], 6), (["cat", "a b c d"], 9)])
+def test_no_position_past_the_longest_prompt_is_computed(model, names, length):
+    model.set_classes(names, "a photo of {}")
+    assert model._text_prefix_CTD.shape[1] == length  # start, "a photo of", the longest name, end
+
+
+def test_the_same_classes_again_cost_nothing(model, monkeypatch):
+    monkeypatch.setattr(type(model.clip.text), "prefix", lambda *a: pytest.fail("computed again"))
+    model.set_classes(["cat", "dog", "hot air balloon"])
+
+
 def test_prefix_runs_once_for_both_branches(model, images, monkeypatch):
     calls = []
     original = type(model.clip.vision).prefix

@@ -95,7 +95,11 @@ def test_decoupled_uses_the_cls_feature_alone(model, images):
 def test_shapes(model, images):
     out = model(images)
     embed = model.clip.geometry.embed_dim
-    assert {name: tuple(getattr(out, name).shape) for name in out.__dataclass_fields__ if name != "image_prefix"} == {
+    assert {
+        name: tuple(getattr(out, name).shape)
+        for name in out.__dataclass_fields__
+        if name not in ("classes", "image_prefix")
+    } == {
         "logits": (3, 3),
         "cls_logits": (3, 3),
         "attr_logits": (3, 5, 3),
@@ -115,9 +119,50 @@ def test_under_autocast(model, images):
         out = model(images)
         terms = model.loss(out, torch.tensor([0, 1, 2]), images=images)
     terms.total.backward()
-    assert out.cls_features.dtype == torch.float32
+    assert out.logits.dtype == out.cls_features.dtype == torch.float32
+    exact = model.clip.temperature * out.cls_features @ out.class_features.T
+    assert torch.allclose(out.cls_logits, exact, atol=1e-5)  # a cosine times τ is never computed in bf16
     assert ((out.cls_features * full.cls_features).sum(-1) > 0.999).all()
     assert all(p.grad.isfinite().all() and p.grad.dtype == torch.float32 for p in model.trainable().values())
+
+
+def test_nothing_is_kept_from_autocast(model, images):
+    with torch.no_grad():
+        expected = model(images).logits
+        model.set_classes(["another", "list"])
+        with torch.autocast("cpu", torch.bfloat16):
+            model.set_classes(NAMES)
+            assert not torch.equal(model(images).logits, expected)
+        assert torch.equal(model(images).logits, expected)
+
+
+def test_clip_cannot_be_unfrozen(model, images):
+    model.requires_grad_(True).train()
+    model.clip.requires_grad_(True)
+    model.loss(model(images), torch.tensor([0, 1, 2])).total.backward()
+    assert {name for name, p in model.named_parameters() if p.grad is not None} == set(model.trainable())
+    model.requires_grad_(False)
+    assert not any(p.requires_grad for p in model.parameters())
+
+
+def test_disabled_follows_the_classes(model, images):
+    with model.disabled():
+        assert model(images).logits.shape == (3, 3)
+        model.set_classes(["fish", "bird"])
+        prompts = ["a photo of a fish.", "a photo of a bird."]
+        assert torch.equal(model(images).class_features, model.clip.encode_text(prompts))
+        assert torch.equal(model.class_features(), model.clip.encode_text(prompts))
+
+
+def test_start_of_a_random_projection(clip, roles):
+    projection = dear.DeAR(clip, roles, projection="random").attribute_projection
+    assert abs(projection.std().item() * clip.geometry.vision_width**0.5 - 1) < 0.1
+    assert torch.equal(dear.DeAR(clip, roles).attribute_projection, clip.vision.projection)
+
+
+def test_half_precision_of_everything(model, images):
+    cosine = (model.bfloat16()(images).cls_features * model.float()(images).cls_features).sum(-1)
+    assert cosine.min() > 0.99
 
 
 def test_same_seed_same_start(clip, roles):

@@ -71,8 +71,22 @@ def test_all_generalization_leaves_cls_as_it_was(tiny_clips, backbone):
     assert differences[dear.Role.MIXED] > 1e-4
 
 
-def test_start_token_and_inserted_tokens_never_see_the_words(model):
-    """With the same words before the end token, features differ only through the words: causal attention holds."""
+def test_start_and_inserted_tokens_never_see_the_words(model, monkeypatch):
+    """In every adapted text layer, these rows are the same whatever the class."""
+    import dear.methods.dear.tail as tail
+
+    seen = []
+    original = tail.run_block
+    monkeypatch.setattr(tail, "run_block", lambda *a, **k: seen.append(original(*a, **k)) or seen[-1])
+    model.set_classes(["cat", "dog"], "{}")
+    model.class_features()
+    assert len(seen) == 3
+    for x_CLD in seen:
+        assert torch.equal(x_CLD[0, :6], x_CLD[1, :6])  # start and five inserted tokens
+        assert not torch.allclose(x_CLD[0, 6], x_CLD[1, 6])
+
+
+def test_the_end_token_sees_inserted_tokens_and_padding_does_not_matter(model):
     model.set_classes(["cat", "dog"], "{}")
     features = model.class_features()
     gradient = torch.autograd.grad(features[0].sum(), model.text_tokens)[0]

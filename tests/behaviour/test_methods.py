@@ -1,6 +1,7 @@
 """One suite for every registered method: what the engine may rely on."""
 
 import inspect
+from dataclasses import replace
 
 import pytest
 import torch
@@ -66,21 +67,59 @@ def test_saved_and_loaded(method, clip, images, tmp_path):
         assert torch.equal(loaded(images).logits, method(images).logits)
 
 
-def test_a_third_method_can_join_and_names_are_taken_once(clip, images, monkeypatch):
+def test_another_method_joins_without_touching_anything(clip, images, tmp_path, monkeypatch):
+    """Class offsets learned on frozen features: trained, saved and loaded by code that has never heard of them."""
     import dear.methods.registry as registry
 
     monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
 
     @dear.register
-    class Louder(dear.ZeroShot):
-        name = "louder"
+    class Offsets(dear.ZeroShot):
+        name = "offsets"
 
-    assert dear.get_method("louder") is Louder
+        def __init__(self, clip, classes=2):
+            super().__init__(clip)
+            self.offsets = torch.nn.Parameter(torch.zeros(classes))
+
+        def from_prefix(self, prefix, *, strategy="fusion"):
+            out = super().from_prefix(prefix, strategy=strategy)
+            return replace(out, logits=out.logits + self.offsets)
+
+        def trainable(self):
+            return {"offsets": self.offsets}
+
+        def settings(self):
+            return {"classes": len(self.offsets)}
+
+        @classmethod
+        def from_artefact(cls, clip, settings, files):
+            return cls(clip, **settings)
+
+    method = dear.get_method("offsets")(clip)
+    method.set_classes(["cat", "dog"])
+    labels = torch.tensor([1, 1, 1])
+    optimizer = torch.optim.AdamW(method.trainable().values(), lr=1.0)
+    for _ in range(10):
+        optimizer.zero_grad()
+        method.loss(method(images), labels, images=images).total.backward()
+        optimizer.step()
+    assert method(images).logits.argmax(1).tolist() == [1, 1, 1]
+    loaded = dear.load(method.save_pretrained(tmp_path / "offsets"), clip=clip)
+    assert torch.equal(loaded(images).logits, method(images).logits)
+
+
+def test_names_are_taken_once_and_typos_answered():
     with pytest.raises(ConfigError, match=r"The method name 'dear' is taken by dear\.methods\.dear\.model"):
 
         @dear.register
         class Impostor(dear.ZeroShot):
             name = "dear"
+
+    with pytest.raises(ConfigError, match="Nameless needs a class attribute 'name'"):
+
+        @dear.register
+        class Nameless:
+            pass
 
     with pytest.raises(ConfigError, match=r"No method is called 'deer'. Did you mean 'dear'\?"):
         dear.get_method("deer")

@@ -48,7 +48,7 @@ def role_maps(draw):
         evidence = {
             "phrases": tuple(draw(st.lists(words, max_size=3))),
             "entropy": draw(st.none() | numbers),
-            "shares": draw(st.none() | st.dictionaries(words, numbers, max_size=3)),
+            "shares": draw(st.none() | st.dictionaries(words, st.floats(0, 1), max_size=3)),
         }
         heads.append(HeadRole(layer=layer, head=head, role=role, concept=concept, **evidence))
     provenance = Provenance(

@@ -19,6 +19,11 @@ from dear.methods.base import class_list
             "a photo",
             "The template 'a photo' must hold '{}' exactly once, where the class name goes, as in 'a photo of a {}.'.",
         ),
+        ({"cat", "dog"}, "a {}", "The class list is a set: give a list, whose order is the labels' order."),
+        (3, "a {}", "The class list is a int: give a list"),
+        (None, "a {}", "The class list is a NoneType: give a list"),
+        (["cat", "\ud800"], "a {}", "Class names must be words, but"),
+        (["cat", "dog <end_of_text>"], "a {}", "Class names must be words, but"),
         (["cat"], "{} {}", "The template '{} {}' must hold '{}' exactly once, where the class name goes, as in"),
     ],
 )
@@ -30,6 +35,19 @@ def test_refused(names, template, message):
 
 def test_braces_in_names_are_only_text():
     assert class_list(["{x}", "50%"], "a {}.").prompts == ["a {x}.", "a 50%."]
+
+
+def test_any_iterable_of_names_will_do():
+    import numpy as np
+
+    for names in (("a", "b"), iter(["a", "b"]), np.array(["a", "b"])):
+        assert class_list(names, "{}").names == ("a", "b")
+
+
+def test_classes_that_the_text_tower_cannot_tell_apart(model):
+    for names in (["Cat", "cat"], ["cat", "cat "]):
+        with pytest.raises(ClassListError, match=r"'cat ?' are the same to the text tower"):
+            model.set_classes(names)
 
 
 def test_prompts_that_do_not_fit(model):

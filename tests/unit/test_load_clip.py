@@ -26,8 +26,8 @@ INSTEAD = 'Use a CLIP ViT, such as load_clip("ViT-B-16-quickgelu", pretrained="o
         (
             "ViT-B-16-SigLIP",
             "webli",
-            "ViT-B-16-SigLIP cannot be adapted: its image tower is a timm model (as in SigLIP) without the [CLS] token "
-            f"this method reads. {INSTEAD}",
+            "ViT-B-16-SigLIP cannot be adapted: its image tower is a timm model (as in SigLIP and EVA), whose heads "
+            f"and [CLS] token cannot be reached. {INSTEAD}",
         ),
         (
             "coca_ViT-B-32",
@@ -122,7 +122,7 @@ def test_pretrained_beside_a_folder_is_refused(tiny_folders):
         load_clip(f"local-dir:{tiny_folders['plain']}", "openai")
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"a": 1}', '{"model_cfg": 3}'])
+@pytest.mark.parametrize("content", ["{", "[]", '{"a": 1}', '{"model_cfg": 3}', '{"model_cfg": {"vision_cfg": {}}}'])
 def test_broken_configuration(tmp_path, content):
     (tmp_path / "open_clip_config.json").write_text(content)
     with pytest.raises(errors.BackboneError, match="is not an OpenCLIP configuration"):
@@ -216,9 +216,107 @@ def test_low_precision_gives_nearly_the_same_features(tiny_folders, tiny_clips, 
     assert cosine.min() > 0.999
 
 
-def test_unknown_precision(tiny_folders):
-    with pytest.raises(errors.BackboneError, match="precision is 'int8', but can be 'fp32', 'bf16' or 'fp16'"):
-        load_clip(f"local-dir:{tiny_folders['plain']}", "random", precision="int8")
+def test_low_precision_keeps_norms_and_temperature(tiny_folders):
+    low = load_clip(f"local-dir:{tiny_folders['odd']}", "random", precision="bf16")
+    types = {name: parameter.dtype for name, parameter in low.model.named_parameters()}
+    assert types["logit_scale"] == torch.float32
+    assert types["visual.ln_post.weight"] == types["text.ln_final.bias"] == torch.float32
+    assert types["visual.proj"] == types["visual.transformer.resblocks.0.ls_1.gamma"] == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"precision": "int8"}, "precision is 'int8', but can be 'fp32', 'bf16' or 'fp16'."),
+        ({"precision": ["x"]}, "precision is ['x'], but can be"),
+        ({"device": "gpu"}, "The device 'gpu' cannot be used on this machine: try device='cpu'."),
+        ({"seed": "x"}, "seed is 'x', but must be a whole number from 0 on."),
+        ({"pretrained": True}, "pretrained is True: give a tag such as 'openai', a path, or 'random'."),
+        ({"name": None}, "The backbone is None: give its name"),
+        ({"name": " "}, "The backbone is ' ': give its name"),
+    ],
+    ids=str,
+)
+def test_arguments_that_cannot_be_meant(tiny_folders, arguments, message):
+    with pytest.raises(errors.BackboneError) as caught:
+        load_clip(**{"name": f"local-dir:{tiny_folders['plain']}", "pretrained": "random", **arguments})
+    assert str(caught.value).startswith(message)
+
+
+def test_tags_are_read_as_open_clip_reads_them():
+    with pytest.raises(errors.HubError):
+        load_clip("ViT-B-16-quickgelu", "OpenAI")
+    with pytest.raises(errors.BackboneError, match="use load_clip\\('ViT-B-16-quickgelu', pretrained='OpenAI'\\)"):
+        load_clip("ViT-B-16", "OpenAI")
+
+
+def test_a_folder_does_not_shadow_a_name(tmp_path, monkeypatch):
+    (tmp_path / "ViT-B-32").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.BackboneError, match="ViT-B-32 needs weights"):
+        load_clip("ViT-B-32")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"vision_cfg": {"width": 50, "head_width": 8}}, {"vision_cfg": {"wdith": 3}}, {"text_cfg": {"layers": -1}}],
+    ids=str,
+)
+def test_a_configuration_that_cannot_be_built(tiny_folders, tmp_path, change):
+    config = json.loads((tiny_folders["plain"] / "open_clip_config.json").read_text())
+    for tower, values in change.items():
+        config["model_cfg"][tower] |= values
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    with pytest.raises(errors.BackboneError, match="cannot be loaded"):
+        load_clip(f"local-dir:{tmp_path}", "random")
+
+
+def test_a_tokenizer_that_makes_unknown_tokens(tiny_folders, tmp_path):
+    config = json.loads((tiny_folders["plain"] / "open_clip_config.json").read_text())
+    config["model_cfg"]["text_cfg"]["vocab_size"] = 1000
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        errors.BackboneError, match=r"knows 1000 tokens, its tokenizer makes more: add its own bpe_merges"
+    ):
+        load_clip(f"local-dir:{tmp_path}", "random")
+
+
+def test_a_checkpoint_that_is_none(tiny_folders, tmp_path):
+    for name, content in {"a.pt": b"junk", "b.safetensors": b"junk", "c.bin": b""}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(errors.BackboneError, match="cannot be loaded"):
+            load_clip("ViT-B-32", tmp_path / name)
+
+
+def test_content_hash_sees_names_shapes_and_values():
+    from dear.backbone.clip import content_hash
+
+    base = {"a": torch.arange(6.0), "b": torch.zeros(2)}
+    others = [
+        {"a": torch.arange(6.0).view(2, 3), "b": torch.zeros(2)},
+        {"c": torch.arange(6.0), "b": torch.zeros(2)},
+        {"a": torch.arange(6.0), "b": torch.tensor([0, 1e-7])},
+    ]
+    assert content_hash(dict(reversed(base.items()))) == content_hash(base)
+    assert len({content_hash(state) for state in [base, *others]}) == 4
+
+
+def test_training_augmentation_is_the_papers(clip):
+    from torchvision import transforms
+
+    crop, flip = (
+        next(t for t in clip.preprocess_train.transforms if isinstance(t, kind))
+        for kind in (transforms.RandomResizedCrop, transforms.RandomHorizontalFlip)
+    )
+    assert crop.scale == (0.5, 1.0)
+    assert crop.interpolation == transforms.InterpolationMode.BICUBIC
+    assert flip.p == 0.5
+
+
+def test_text_is_refused_rather_than_cut(clip):
+    assert torch.equal(clip.encode_text("a cat"), clip.encode_text(["a cat"]))
+    with pytest.raises(errors.ClassListError, match="do not fit"):
+        clip.encode_text(["word " * 100])
 
 
 def test_loading_leaves_the_users_logging_alone(tiny_folders):
@@ -230,7 +328,13 @@ def test_loading_leaves_the_users_logging_alone(tiny_folders):
 
 
 def test_images_of_another_form_are_refused(clip):
-    for images in (torch.zeros(3, 32, 32), torch.zeros(1, 3, 30, 32), torch.zeros(1, 3, 32, 32, dtype=torch.uint8)):
+    wrong = [torch.zeros(3, 32, 32), torch.zeros(1, 3, 30, 32), torch.zeros(1, 3, 32, 32, dtype=torch.uint8)]
+    for images in [*wrong, torch.zeros(0, 3, 32, 32)]:
         for encode in (clip.encode_image, lambda x: clip.vision.prefix(x, 2)):
             with pytest.raises(errors.InputError, match=r"this backbone reads float batches of shape \(B, 3, 32, 32\)"):
                 encode(images)
+    for images in (None, [1], Image.new("RGB", (32, 32)), torch.zeros(1, 3, 32, 32).numpy()):
+        with pytest.raises(errors.InputError, match=r"make each with clip\.preprocess_eval and stack them"):
+            clip.encode_image(images)
+    with pytest.raises(errors.InputError, match="on meta, but the backbone is on cpu"):
+        clip.encode_image(torch.zeros(1, 3, 32, 32, device="meta"))

@@ -106,7 +106,7 @@ def test_every_misfit_is_named_at_once(clip, roles):
 
 def test_map_of_another_backbone(clip):
     with pytest.raises(
-        errors.RoleMapError, match=r"heads without a role: \(3, 0\).* and 12 more; heads .* and 36 more"
+        errors.RoleMapError, match=r"heads without a role: \(3, 0\),.* \(6, 5\); heads .* \(9, 0\),.* \(12, 11\)"
     ):
         dear.DeAR(clip, "vit-b-16")
 
@@ -118,7 +118,7 @@ def test_a_map_with_the_right_hash_fits(clip, roles):
 
 def test_a_map_made_for_other_weights_warns(clip, roles):
     provenance = roles.provenance.model_copy(update={"pretrained": "openai"})
-    with pytest.warns(errors.DearWarning, match="describes the 'openai' weights, but .* has 'random'"):
+    with pytest.warns(errors.DearWarning, match="describes the 'openai' weights, but .* was loaded with random"):
         dear.DeAR(clip, roles.model_copy(update={"provenance": provenance}))
 
 
@@ -134,10 +134,16 @@ def test_roles_by_path_or_object(clip, roles, tmp_path):
     [
         ({"format": "something"}, "'format' is not 'dear-roles'"),
         ({"format_version": 0}, "format_version"),
+        ({"format_version": True}, "'format_version' is not a number"),
         ({"attributes": ["color", "color"]}, "attributes named twice"),
+        ({"attributes": [""]}, "attributes.0 is ''"),
         ({"heads": []}, "heads: "),
-        ({"extra": 1}, "extra: Extra inputs are not permitted"),
-        ({"heads": [{"layer": 0, "head": -1, "role": "boss"}]}, "heads.0.layer: .*; heads.0.head: .*; heads.0.role: "),
+        ({"extra": 1}, "There is no setting 'extra'"),
+        (
+            {"heads": [{"layer": 0, "head": -1, "role": "boss"}]},
+            "heads.0.layer is 0: .* heads.0.head is -1: .* heads.0.role",
+        ),
+        ({"heads": [{"layer": 1, "head": 0, "role": "mixed", "shares": {"a": -1}}]}, "heads.0.shares.a is -1"),
         ({"heads": [{"layer": 1, "head": 0, "role": "core_attribute"}]}, "a core_attribute head needs a concept"),
         ({"heads": [{"layer": 1, "head": 0, "role": "mixed", "concept": "color"}]}, "a mixed head has no concept"),
         ({"heads": [{"layer": 1, "head": 0, "role": "mixed"}] * 2}, r"heads named twice: \[\(1, 0\)\]"),
@@ -156,7 +162,41 @@ def test_newer_format(roles):
         RoleMap.from_json(edited(roles, format_version=9))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "3", "{", '{"format": 1}'])
+def test_a_key_given_twice(roles):
+    with pytest.raises(errors.RoleMapError, match="the key 'format' appears twice"):
+        RoleMap.from_json(roles.to_json().replace('"format"', '"format": "x", "format"', 1))
+
+
+def test_the_order_of_heads_does_not_matter(roles):
+    backwards = RoleMap(heads=roles.heads[::-1], provenance=roles.provenance)
+    assert backwards == roles
+    assert backwards.shuffled(1) == roles.shuffled(1)
+    for seed in (None, -1, 1.5, True):
+        with pytest.raises(errors.RoleMapError, match="must be a whole number from 0 on"):
+            roles.shuffled(seed)
+
+
+def test_a_map_of_another_architecture_of_the_same_size():
+    table = RoleMap.load("vit-b-16")
+    fits = {"first_layer": 9, "layers": 12, "heads": 12, "weights_sha256": "0" * 64}
+    assert table.misfits(**fits, model="ViT-B-32-quickgelu") == [
+        "made for ViT-B-16, but the backbone is ViT-B-32-quickgelu"
+    ]
+    assert table.misfits(**fits, model="ViT-B-16-quickgelu") == table.misfits(**fits) == []
+
+
+@pytest.mark.parametrize("source", [None, 3, b"x", {}, "{" * 5000])
+def test_what_is_not_a_map(clip, source):
+    with pytest.raises(errors.RoleMapError):
+        dear.DeAR(clip, source)
+
+
+def test_saving_where_it_cannot_be(roles, tmp_path):
+    with pytest.raises(errors.RoleMapError, match="cannot be written"):
+        roles.save(tmp_path / "nowhere" / "roles.json")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "{", '{"format": 1}', "[" * 100_000])
 def test_not_a_map(text):
     with pytest.raises(errors.RoleMapError):
         RoleMap.from_json(text)

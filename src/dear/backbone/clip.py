@@ -48,6 +48,7 @@ class FrozenClip(nn.Module):
         name: str,
         pretrained: str | None,
         precision: str,
+        seed: int | None,
         geometry: Geometry,
         weights_sha256: str,
         preprocess_train: Callable[[Any], Tensor],
@@ -61,6 +62,8 @@ class FrozenClip(nn.Module):
         self.name = name
         self.pretrained = pretrained
         self.precision = precision
+        self.seed = seed
+        """What random weights were drawn from, or None."""
         self.geometry = geometry
         self.temperature = float(model.logit_scale.detach().exp())
         """τ: what cosines are multiplied by."""
@@ -86,8 +89,14 @@ class FrozenClip(nn.Module):
     @torch.no_grad()
     def encode_text(self, prompts: Sequence[str]) -> Tensor:
         """OpenCLIP's own text features, normalised in fp32: (C, embed_dim)."""
-        ids = self.tokenizer(list(prompts)).to(self.device)
+        prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+        self.text.tokenize(prompts)  # refuses what would be cut
+        ids = self.tokenizer(prompts).to(self.device)
         return F.normalize(self.model.encode_text(ids).float(), dim=-1)
+
+    def requires_grad_(self, requires_grad: bool = True) -> FrozenClip:
+        """Stay frozen."""
+        return super().requires_grad_(False)
 
     def train(self, mode: bool = True) -> FrozenClip:
         """Stay in evaluation mode: a frozen model drops no patches and learns nothing."""

@@ -16,7 +16,6 @@ import torch
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
 from open_clip.pretrained import get_pretrained_cfg
 from open_clip.transformer import LayerNormFp32
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torchvision import transforms
 
@@ -28,14 +27,13 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 RANDOM = "random"
-WORLD = "world"
 MERGES_FILE = "bpe_merges.txt.gz"
 SUGGESTION = 'load_clip("ViT-B-16-quickgelu", pretrained="openai")'
 
 
 def load_clip(
     name: str,
-    pretrained: str | None = None,
+    pretrained: str | Path | None = None,
     device: str | torch.device = "cpu",
     *,
     precision: Precision = "fp32",
@@ -52,8 +50,8 @@ def load_clip(
         precision: type of the frozen weights; what is trained on top stays fp32.
         seed: decides the random weights, where they are asked for.
     """
-    if precision not in DTYPES:
-        raise BackboneError(f"precision is {precision!r}, but can be 'fp32', 'bf16' or 'fp16'.")
+    pretrained = str(pretrained) if isinstance(pretrained, Path) else pretrained
+    home = _check_arguments(name, pretrained, device, precision, seed)
     name = _resolve_name(name)
     source = _source(name)
     config = _read_config(source)
@@ -61,24 +59,47 @@ def load_clip(
         raise BackboneError(f"{name} cannot be adapted: {reason}. Use a CLIP ViT, such as {SUGGESTION}.")
     _check_weights_named(source, pretrained, config)
     model = _create(source, pretrained, seed)
+    with _one_sentence(source, pretrained):
+        geometry = _geometry(model, config)
+    tokenizer = _tokenizer(source, geometry.vocab_size)
     weights_sha256 = content_hash(model.state_dict())
     if precision != "fp32":
         _cast(model, DTYPES[precision])
     preprocess = open_clip.transform.PreprocessCfg(**model.visual.preprocess_cfg)
     text = getattr(model, "text", model)
+    model.visual.output_tokens = text.output_tokens = False
     return FrozenClip(
-        model.to(device),
+        model.to(home),
         name=name,
         pretrained=pretrained,
         precision=precision,
-        geometry=_geometry(model, config),
+        seed=seed if pretrained == RANDOM else None,
+        geometry=geometry,
         weights_sha256=weights_sha256,
         preprocess_train=_train_transform(preprocess),
         preprocess_eval=open_clip.transform.image_transform_v2(preprocess, is_train=False),
-        tokenizer=_tokenizer(source),
+        tokenizer=tokenizer,
         text_pool=getattr(text, "text_pool_type", None) or text.pool_type,
         text_eos_id=getattr(text, "text_eos_id", None) or text.eos_id,
     )
+
+
+def _check_arguments(name: object, pretrained: object, device: Any, precision: object, seed: object) -> torch.device:
+    """Refuse what cannot be meant, before anything large is built; return the device."""
+    if not isinstance(name, str) or not name.strip():
+        raise BackboneError(f"The backbone is {name!r}: give its name, such as {SUGGESTION}.")
+    if pretrained is not None and not isinstance(pretrained, str):
+        raise BackboneError(f"pretrained is {pretrained!r}: give a tag such as 'openai', a path, or 'random'.")
+    if not isinstance(precision, str) or precision not in DTYPES:
+        raise BackboneError(f"precision is {precision!r}, but can be 'fp32', 'bf16' or 'fp16'.")
+    if type(seed) is not int or not 0 <= seed < 2**63:
+        raise BackboneError(f"seed is {seed!r}, but must be a whole number from 0 on.")
+    try:
+        home = torch.device(device)
+        torch.empty(0, device=home)
+    except (RuntimeError, TypeError, AssertionError):
+        raise BackboneError(f"The device {device!r} cannot be used on this machine: try device='cpu'.") from None
+    return home
 
 
 def _resolve_name(name: str) -> str:
@@ -87,20 +108,26 @@ def _resolve_name(name: str) -> str:
         if not name.split(":", 1)[1]:
             raise BackboneError(f"{name!r} names nothing: write local-dir:FOLDER or hf-hub:ORGANISATION/REPOSITORY.")
         return name
+    known: list[str] = [*_shipped(), *open_clip.list_models()]
+    by_lower = {model.lower(): model for model in known}
+    cleaned = name.replace("/", "-")
+    if cleaned.lower() in by_lower:
+        return by_lower[cleaned.lower()]
     if Path(name).is_dir():
         raise BackboneError(f"{name!r} is a folder: write 'local-dir:{name}'.")
-    known: list[str] = [WORLD, *open_clip.list_models()]
-    cleaned = name.replace("/", "-")
-    by_lower = {model.lower(): model for model in known}
-    if cleaned.lower() not in by_lower:
-        raise BackboneError(f"No backbone is called {name!r}.{did_you_mean(cleaned, known)} For example: {SUGGESTION}.")
-    return by_lower[cleaned.lower()]
+    raise BackboneError(f"No backbone is called {name!r}.{did_you_mean(cleaned, known)} For example: {SUGGESTION}.")
+
+
+def _shipped() -> dict[str, Path]:
+    """Backbones that come with this package: folders in open_clip's format, by name."""
+    assets = Path(str(resources.files("dear"))) / "assets"
+    return {config.parent.name: config.parent for config in sorted(assets.glob("*/open_clip_config.json"))}
 
 
 def _source(name: str) -> str:
-    """Where open_clip finds a backbone: those that ship with this package are folders inside it."""
-    folder = Path(str(resources.files("dear"))) / "assets" / name
-    return f"local-dir:{folder}" if (folder / "open_clip_config.json").is_file() else name
+    """Where open_clip finds a backbone."""
+    shipped = _shipped()
+    return f"local-dir:{shipped[name]}" if name in shipped else name
 
 
 def _read_config(name: str) -> dict[str, Any]:
@@ -108,16 +135,21 @@ def _read_config(name: str) -> dict[str, Any]:
     if name.startswith("local-dir:"):
         path = Path(name.removeprefix("local-dir:")) / "open_clip_config.json"
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            return dict(content["model_cfg"])
-        except FileNotFoundError:
+            config = json.loads(path.read_text(encoding="utf-8"))["model_cfg"]
+        except OSError:
             raise BackboneError(
                 f"{path} does not exist: local-dir: needs a folder with open_clip_config.json and weights."
             ) from None
         except (KeyError, TypeError, ValueError):
-            raise BackboneError(f"{path} is not an OpenCLIP configuration: it needs a 'model_cfg' object.") from None
-    with _quiet_open_clip(), _hub_errors(name):
-        return copy.deepcopy(open_clip.get_model_config(name))
+            config = None
+    else:
+        with _quiet_open_clip(), _one_sentence(name):
+            config = copy.deepcopy(open_clip.get_model_config(name))
+    if not isinstance(config, dict) or not all(isinstance(config.get(f"{t}_cfg"), dict) for t in ("vision", "text")):
+        raise BackboneError(
+            f"{name} is not an OpenCLIP configuration: its model_cfg needs a vision_cfg and a text_cfg."
+        )
+    return config
 
 
 def _check_weights_named(name: str, pretrained: str | None, config: dict[str, Any]) -> None:
@@ -138,7 +170,7 @@ def _check_weights_named(name: str, pretrained: str | None, config: dict[str, An
         others = [repr(model) for model in open_clip.list_pretrained_models_by_tag(pretrained)]
         near = f" They exist for {' and '.join(others[:3])}." if others else did_you_mean(pretrained, tags)
         raise BackboneError(f"{name} has no weights called {pretrained!r}, and no such file exists.{near}")
-    if pretrained not in fitting:
+    if bool(tag.get("quick_gelu")) != quick_gelu:
         other = name.removesuffix("-quickgelu") if quick_gelu else f"{name}-quickgelu"
         raise BackboneError(
             f"{name} with {pretrained!r} weights would silently lose accuracy, as they were trained "
@@ -148,7 +180,7 @@ def _check_weights_named(name: str, pretrained: str | None, config: dict[str, An
 
 def _create(name: str, pretrained: str | None, seed: int) -> Any:
     """Build the model in fp32 on the CPU with the weights that were asked for."""
-    with torch.random.fork_rng(devices=[]), _quiet_open_clip(), _hub_errors(name, pretrained):
+    with torch.random.fork_rng(devices=[]), _quiet_open_clip(), _one_sentence(name, pretrained):
         torch.manual_seed(seed)
         random = pretrained == RANDOM
         return open_clip.create_model(
@@ -189,11 +221,14 @@ def _geometry(model: Any, config: dict[str, Any]) -> Geometry:
     )
 
 
-def _tokenizer(name: str) -> Callable[..., Tensor]:
+def _tokenizer(name: str, vocab_size: int) -> Callable[..., Tensor]:
     """The tokenizer that belongs to the weights; a folder may bring its own merges (`bpe_merges.txt.gz`)."""
     merges = Path(name.removeprefix("local-dir:")) / MERGES_FILE
     own = {"bpe_path": str(merges)} if name.startswith("local-dir:") and merges.is_file() else {}
-    tokenizer: Callable[..., Tensor] = open_clip.get_tokenizer(name, **own)
+    with _quiet_open_clip(), _one_sentence(name, what="tokenizer"):
+        tokenizer: Callable[..., Tensor] = open_clip.get_tokenizer(name, **own)
+    if getattr(tokenizer, "vocab_size", 0) > vocab_size:
+        raise BackboneError(f"{name} knows {vocab_size} tokens, its tokenizer makes more: add its own {MERGES_FILE}.")
     return tokenizer
 
 
@@ -231,21 +266,22 @@ def _quiet_open_clip() -> Iterator[None]:
 
 
 @contextmanager
-def _hub_errors(name: str, pretrained: str | None = None) -> Iterator[None]:
+def _one_sentence(name: str, pretrained: str | None = None, *, what: str = "model") -> Iterator[None]:
     """Turn whatever open_clip and the hub raise into one sentence."""
-    what = f"{name} ({pretrained})" if pretrained else name
+    full_name = f"{name} ({pretrained})" if pretrained else name
     try:
         yield
-    except (RuntimeError, OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except Exception as error:
         causes = list(_causes(error))
-        if name.startswith("local-dir:") or Path(pretrained or "").is_file():
-            raise BackboneError(f"The weights of {what} cannot be loaded: {_first_line(causes[-1])}.") from error
-        if any(_says_not_found(cause) for cause in causes):
-            raise BackboneError(f"The hub has no OpenCLIP model at {what}: check the spelling.") from error
-        raise HubError(
-            f"{what} has to be downloaded and the hub cannot be reached: check the network, or fetch "
-            f"open_clip_config.json and open_clip_model.safetensors elsewhere and use 'local-dir:FOLDER'."
-        ) from error
+        local = name.startswith("local-dir:") or pretrained == RANDOM or Path(pretrained or "").is_file()
+        if not local and any(_says_not_found(cause) for cause in causes):
+            raise BackboneError(f"The hub has no OpenCLIP model at {full_name}: check the spelling.") from error
+        if not local and any(isinstance(cause, OSError) for cause in causes):
+            raise HubError(
+                f"{full_name} has to be downloaded and the hub cannot be reached: check the network, or fetch "
+                f"open_clip_config.json and open_clip_model.safetensors elsewhere and use 'local-dir:FOLDER'."
+            ) from error
+        raise BackboneError(f"The {what} of {full_name} cannot be loaded: {_reason(causes[-1])}.") from error
 
 
 def _says_not_found(error: BaseException) -> bool:
@@ -260,5 +296,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
+def _reason(error: BaseException) -> str:
+    """The gist of an error: its first two lines."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:240].rstrip(".") or type(error).__name__

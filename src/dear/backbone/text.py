@@ -54,16 +54,19 @@ class TextTower:
         context = len(self._text.positional_embedding)
         ids_CT = self._tokenizer(list(prompts), context_length=context)
         end_C = self._end_positions(ids_CT)
-        full = [prompt for prompt, end in zip(prompts, end_C.tolist(), strict=True) if end == context - 1]
-        wide_ids = self._tokenizer(full, context_length=16 * context) if full else ids_CT
-        cut = [p for p, end in zip(full, self._end_positions(wide_ids).tolist(), strict=False) if end >= context]
-        if cut:
+        if full := [prompt for prompt, end in zip(prompts, end_C.tolist(), strict=True) if end == context - 1]:
+            self._refuse_cut(full, context)
+        device = self._text.positional_embedding.device
+        return TokenizedPrompts(ids_CT[:, : int(end_C.max()) + 1].to(device), end_C.to(device))
+
+    def _refuse_cut(self, prompts: Sequence[str], context: int) -> None:
+        """Of prompts that fill the context, refuse those that go on beyond it."""
+        ends = self._end_positions(self._tokenizer(list(prompts), context_length=16 * context)).tolist()
+        if cut := [prompt for prompt, end in zip(prompts, ends, strict=True) if end >= context]:
             raise ClassListError(
                 f"{len(cut)} prompt(s) do not fit the text tower's {context} tokens, the first is "
                 f"'{cut[0][:60]}…': shorten the class name or the template."
             )
-        device = self._text.positional_embedding.device
-        return TokenizedPrompts(ids_CT[:, : int(end_C.max()) + 1].to(device), end_C.to(device))
 
     def _end_positions(self, ids_CT: Tensor) -> Tensor:
         return ids_CT.argmax(-1) if self._pool == "argmax" else (ids_CT == self._eos_id).int().argmax(-1)

@@ -62,13 +62,32 @@ class VisionTower:
         return self.read(cls_B1D)[:, 0] @ self.projection
 
     def check(self, images: Tensor) -> None:
-        """Refuse anything but a batch of preprocessed images."""
+        """Refuse anything but a batch of preprocessed images where the weights are."""
         height, width = self._visual.image_size
-        if images.ndim != 4 or tuple(images.shape[1:]) != (3, height, width) or not images.is_floating_point():
+        if not isinstance(images, Tensor):
+            raise InputError(
+                f"Images are a {type(images).__name__}: make each with clip.preprocess_eval and stack them."
+            )
+        fits = images.ndim == 4 and len(images) and tuple(images.shape[1:]) == (3, height, width)
+        if not fits or not images.is_floating_point():
             raise InputError(
                 f"Images are {images.dtype} of shape {tuple(images.shape)}, but this backbone reads float batches of "
                 f"shape (B, 3, {height}, {width}): make each with clip.preprocess_eval and stack them."
             )
+        self._check_device(images, "Images are")
+
+    def check_prefix(self, prefix_BND: Tensor) -> None:
+        """Refuse anything but what `prefix` returns."""
+        tokens, width = self._visual.positional_embedding.shape
+        if not isinstance(prefix_BND, Tensor) or prefix_BND.ndim != 3 or tuple(prefix_BND.shape[1:]) != (tokens, width):
+            form = tuple(prefix_BND.shape) if isinstance(prefix_BND, Tensor) else type(prefix_BND).__name__
+            raise InputError(f"The prefix is {form}, but has shape (B, {tokens}, {width}): take it from image_prefix.")
+        self._check_device(prefix_BND, "The prefix is")
+
+    def _check_device(self, tensor: Tensor, what: str) -> None:
+        home = self._visual.conv1.weight.device
+        if tensor.device != home:
+            raise InputError(f"{what} on {tensor.device}, but the backbone is on {home}: move one of them with .to(…).")
 
     @property
     def final_norm(self) -> nn.LayerNorm:

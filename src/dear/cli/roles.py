@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,7 +33,6 @@ def discover(
 ) -> None:
     """Find the role of every head of a CLIP's last layers, from images and a pool of phrases."""
     from dear.cli.talk import progress_bar, say
-    from dear.config import parse
     from dear.files import prepare_folder
     from dear.roles.concepts import load_encoder
     from dear.roles.discover import DiscoverySettings, first_examined_layer
@@ -42,10 +41,8 @@ def discover(
     from dear.roles.sources import images_from, pool_from
     from dear.roles.store import write_discovery
 
-    settings = parse(
-        DiscoverySettings,
-        {"rule": rule, "phrases": phrases, "first_layer": first_layer, "sentence_model": sentence_model},
-    )
+    choices: dict[str, Any] = {"rule": rule, "phrases": phrases, "first_layer": first_layer}
+    settings = DiscoverySettings(**choices, sentence_model=sentence_model)
     text_pool, image_list = pool_from(pool), images_from(images, most_images)
     encode = load_encoder(sentence_model)
     backbone = _load(clip, pretrained)

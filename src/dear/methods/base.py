@@ -7,9 +7,10 @@ E joint embedding.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
@@ -17,10 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
-from dear.errors import ClassListError
+from dear.backbone.text import TokenizedPrompts
+from dear.errors import BackboneError, ClassListError, ConfigError, InputError
 
 Strategy = Literal["fusion", "decoupled"]
 DEFAULT_TEMPLATE = "a photo of a {}."
+SPECIAL_TOKENS = ("<start_of_text>", "<end_of_text>")
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Output:
     """(B, K, E), of unit length."""
     class_features: Tensor
     """(C, E), of unit length."""
+    classes: ClassList | None = field(default=None, repr=False)
+    """The classes the logits are about."""
     image_prefix: Tensor | None = field(default=None, repr=False)
     """What the frozen part made of the images, kept while gradients are recorded so that the loss can reuse it."""
 
@@ -75,18 +80,43 @@ def class_list(names: Sequence[str], template: str) -> ClassList:
     """Check names and template: what could only give wrong predictions is refused."""
     if isinstance(names, str):
         raise ClassListError(f"The class list is the single word {names!r}: give a list, such as [{names!r}].")
-    if not names:
+    if isinstance(names, set | frozenset) or not isinstance(names, Iterable):
+        raise ClassListError(
+            f"The class list is a {type(names).__name__}: give a list, whose order is the labels' order."
+        )
+    listed = list(names)
+    if not listed:
         raise ClassListError("The class list is empty: give at least one class name.")
-    if bad := [name for name in names if not isinstance(name, str) or not name.strip()]:
+    if bad := [name for name in listed if not _is_wording(name)]:
         raise ClassListError(f"Class names must be words, but {bad[0]!r} is among them.")
-    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
+    if twice := sorted(name for name, times in Counter(listed).items() if times > 1):
         raise ClassListError(f"Class names appear twice: {', '.join(twice)}; give each class one name of its own.")
-    if not isinstance(template, str) or template.count("{}") != 1:
+    if not _is_wording(template) or template.count("{}") != 1:
         raise ClassListError(
             f"The template {template!r} must hold '{{}}' exactly once, where the class name goes, "
             f"as in {DEFAULT_TEMPLATE!r}."
         )
-    return ClassList(tuple(names), template)
+    return ClassList(tuple(str(name) for name in listed), template)
+
+
+def _is_wording(text: object) -> bool:
+    """Whether something is text that a tokenizer can read as words."""
+    if not isinstance(text, str) or not text.strip() or any(token in text for token in SPECIAL_TOKENS):
+        return False
+    return all(not 0xD800 <= ord(letter) < 0xE000 for letter in text)
+
+
+def tokenize_classes(clip: FrozenClip, classes: ClassList) -> TokenizedPrompts:
+    """Token ids of the prompts; two classes that the text tower cannot tell apart are refused."""
+    tokens = clip.text.tokenize(classes.prompts)
+    seen: dict[tuple[int, ...], str] = {}
+    for name, ids in zip(classes.names, tokens.ids_CT.tolist(), strict=True):
+        other = seen.setdefault(tuple(ids), name)
+        if other != name:
+            raise ClassListError(
+                f"The classes {other!r} and {name!r} are the same to the text tower: give them different names."
+            )
+    return tokens
 
 
 class Method(Protocol):
@@ -136,6 +166,10 @@ class Method(Protocol):
         """Further text files that belong to a saved adapter, by file name."""
         ...
 
+    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Save what was trained."""
+        ...
+
     def facts(self) -> dict[str, str]:
         """What a person wants to know of this adapter at a glance, for its card."""
         ...
@@ -146,6 +180,13 @@ class Method(Protocol):
         ...
 
 
+def require_clip(clip: object) -> FrozenClip:
+    """The backbone, or a sentence where it is something else."""
+    if not isinstance(clip, FrozenClip):
+        raise BackboneError(f"A method adapts a backbone from dear.load_clip(…), but got a {type(clip).__name__}.")
+    return clip
+
+
 def require_classes(classes: ClassList | None) -> ClassList:
     """The class list, or a sentence where none has been set."""
     if classes is None:
@@ -153,19 +194,46 @@ def require_classes(classes: ClassList | None) -> ClassList:
     return classes
 
 
-def frozen_output(clip: FrozenClip, image_features_BE: Tensor, class_features_CE: Tensor) -> Output:
+def check_strategy(strategy: str) -> None:
+    """Refuse an inference strategy that does not exist."""
+    if strategy not in ("fusion", "decoupled"):
+        raise ConfigError(f"strategy is {strategy!r}, but can be 'fusion' or 'decoupled'.")
+
+
+def check_labels(out: object, labels: object) -> None:
+    """Refuse labels that do not belong to the output: whole numbers, one an image, each the number of a class."""
+    if not isinstance(out, Output):
+        raise InputError(f"The loss takes what the model returned, model(images), but got a {type(out).__name__}.")
+    batch, classes = out.logits.shape
+    if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or tuple(labels.shape) != (batch,):
+        form = f"{labels.dtype} {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
+        raise InputError(f"Labels must be an int64 tensor of shape ({batch},), but are {form}.")
+    if batch and (int(labels.min()) < 0 or int(labels.max()) >= classes):
+        raise InputError(
+            f"Labels go from {int(labels.min())} to {int(labels.max())}, but the {classes} classes are numbered from 0."
+        )
+
+
+def frozen_output(clip: FrozenClip, image_features_BE: Tensor, class_features_CE: Tensor, classes: ClassList) -> Output:
     """Plain CLIP's answer: cosine logits and no attributes (K = 0)."""
-    logits = clip.temperature * image_features_BE @ class_features_CE.T
-    batch, classes, embed = *logits.shape, class_features_CE.shape[1]
+    with full_precision(image_features_BE):
+        logits = clip.temperature * image_features_BE @ class_features_CE.T
+    batch, embed = image_features_BE.shape
     return Output(
         logits=logits,
         cls_logits=logits,
-        attr_logits=logits.new_zeros(batch, 0, classes),
+        attr_logits=logits.new_zeros(batch, 0, logits.shape[1]),
         alpha=logits.new_ones(1),
         cls_features=image_features_BE,
         attr_features=logits.new_zeros(batch, 0, embed),
         class_features=class_features_CE,
+        classes=classes,
     )
+
+
+def full_precision(like: Tensor) -> torch.autocast:
+    """Context without autocast: a cosine times 100 does not survive bf16."""
+    return torch.autocast(like.device.type, enabled=False)
 
 
 def unit(features: Tensor) -> Tensor:

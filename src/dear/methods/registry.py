@@ -14,7 +14,9 @@ _METHODS: dict[str, type[Method]] = {}
 
 def register(method: M) -> M:
     """Class decorator: make a method known by its `name`; a name can be taken only once."""
-    name = method.name  # type: ignore[attr-defined]
+    name = getattr(method, "name", None)
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"The method {method.__name__} needs a class attribute 'name' to be registered by.")
     taken = _METHODS.get(name)
     if taken is not None and taken is not method:
         raise ConfigError(f"The method name {name!r} is taken by {taken.__module__}: choose another name.")

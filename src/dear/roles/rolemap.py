@@ -10,11 +10,13 @@ import random
 from enum import Enum
 from importlib import resources
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from dear.config import problems
 from dear.errors import NewerFormatError, RoleMapError, did_you_mean
+from dear.files import write_atomic
 
 FORMAT: Final = "dear-roles"
 FORMAT_VERSION: Final = 1
@@ -45,7 +47,7 @@ class HeadRole(_Strict):
     concept: str | None = Field(default=None, min_length=1)
     phrases: tuple[str, ...] = Field(default=(), strict=False)
     entropy: float | None = Field(default=None, ge=0)
-    shares: dict[str, float] | None = None
+    shares: dict[str, Annotated[float, Field(ge=0, le=1)]] | None = None
 
     @model_validator(mode="after")
     def _concept_goes_with_role(self) -> HeadRole:
@@ -77,9 +79,16 @@ class RoleMap(_Strict):
 
     format: Literal["dear-roles"] = FORMAT
     format_version: Literal[1] = FORMAT_VERSION
-    attributes: tuple[str, ...] = Field(default=CORE_ATTRIBUTES, min_length=1, strict=False)
+    attributes: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default=CORE_ATTRIBUTES, min_length=1, strict=False
+    )
     heads: tuple[HeadRole, ...] = Field(min_length=1, strict=False)
     provenance: Provenance
+
+    @field_validator("heads", mode="after")
+    @classmethod
+    def _in_order(cls, heads: tuple[HeadRole, ...]) -> tuple[HeadRole, ...]:
+        return tuple(sorted(heads, key=lambda head: (head.layer, head.head)))
 
     @model_validator(mode="after")
     def _unique(self) -> RoleMap:
@@ -95,20 +104,22 @@ class RoleMap(_Strict):
         """A map that gives one role (mixed or generalization) to every head of layers `first_layer`..`layers`."""
         places = [(layer, head) for layer in range(first_layer, layers + 1) for head in range(heads)]
         return cls(
-            heads=tuple(HeadRole(layer=layer, head=head, role=role) for layer, head in places),
-            provenance=Provenance(source=f"every head {role.value}, by hand"),
+            heads=tuple(HeadRole(layer=layer, head=head, role=Role(role)) for layer, head in places),
+            provenance=Provenance(source=f"every head {Role(role).value}, by hand"),
         )
 
     @classmethod
     def load(cls, source: str | Path) -> RoleMap:
         """Read a shipped map by name ("vit-b-16") or a JSON file by path."""
+        if not isinstance(source, str | Path):
+            raise RoleMapError(f"A role map is a RoleMap, a path or a name, but got {type(source).__name__}.")
         shipped = _shipped()
         if str(source) in shipped:
             return cls.from_json(shipped[str(source)], where=str(source))
         path = Path(source)
-        if not path.is_file():
+        if not _is_file(path):
             raise RoleMapError(
-                f"There is no role map {str(source)!r}: give the path of a roles.json, or one of the shipped maps "
+                f"There is no role map {str(source)[:80]!r}: give the path of a roles.json, or one of the shipped maps "
                 f"({', '.join(shipped)}).{did_you_mean(str(source), shipped)}"
             )
         try:
@@ -120,20 +131,22 @@ class RoleMap(_Strict):
     def from_json(cls, text: str, *, where: str = "the role map") -> RoleMap:
         """Parse and check a map; all problems are named at once."""
         try:
-            data = json.loads(text)
-        except ValueError as error:
+            data = json.loads(text, object_pairs_hook=_no_key_twice)
+        except (ValueError, TypeError, RecursionError) as error:
             raise RoleMapError(f"{where} is not valid JSON ({error}).") from None
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise RoleMapError(f"{where} is not a role map: its 'format' is not {FORMAT!r}.")
         version = data.get("format_version")
-        if isinstance(version, int) and version > FORMAT_VERSION:
+        if type(version) is not int:
+            raise RoleMapError(f"{where} is not a role map: its 'format_version' is not a number.")
+        if version > FORMAT_VERSION:
             raise NewerFormatError(
                 f"{where} has role-map format {version}, this version reads up to {FORMAT_VERSION}: upgrade dear-vlm."
             )
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise RoleMapError(f"{where} is not a valid role map: {_all_problems(error)}.") from None
+            raise RoleMapError(f"{where} is not a valid role map. {' '.join(problems(error))}") from None
 
     def to_json(self) -> str:
         """The map as JSON text; the same map always gives the same bytes."""
@@ -141,7 +154,10 @@ class RoleMap(_Strict):
 
     def save(self, path: str | Path) -> None:
         """Write the map as JSON."""
-        Path(path).write_text(self.to_json(), encoding="utf-8")
+        try:
+            write_atomic(Path(path), self.to_json().encode())
+        except OSError as error:
+            raise RoleMapError(f"The role map cannot be written to {path}: {error.strerror or error}.") from error
 
     def __getitem__(self, place: tuple[int, int]) -> HeadRole:
         """The head at (layer, head)."""
@@ -164,6 +180,8 @@ class RoleMap(_Strict):
 
     def shuffled(self, seed: int) -> RoleMap:
         """The same roles dealt out at random over the heads (ablation); the evidence stays with its head."""
+        if type(seed) is not int or seed < 0:
+            raise RoleMapError(f"The seed of a shuffle is {seed!r}, but must be a whole number from 0 on.")
         roles = [(head.role, head.concept) for head in self.heads]
         random.Random(seed).shuffle(roles)
         return self._derive(roles, f"shuffled(seed={seed})")
@@ -176,36 +194,53 @@ class RoleMap(_Strict):
         provenance = self.provenance.model_copy(update={"derived": (*self.provenance.derived, how)})
         return self.model_copy(update={"heads": heads, "provenance": provenance})
 
-    def misfits(self, *, first_layer: int, layers: int, heads: int, weights_sha256: str) -> list[str]:
-        """Everything that keeps this map from fitting layers `first_layer`..`layers` of a backbone."""
+    def misfits(
+        self, *, first_layer: int, layers: int, heads: int, weights_sha256: str, model: str | None = None
+    ) -> list[str]:
+        """Everything that keeps this map from fitting layers `first_layer`..`layers` of a backbone.
+
+        A map without a hash is checked by the model's name, where the backbone has one that others know.
+        """
         wanted = {(layer, head) for layer in range(first_layer, layers + 1) for head in range(heads)}
         present = {(head.layer, head.head) for head in self.heads}
-        problems = []
+        found = []
         if missing := sorted(wanted - present):
-            problems.append(f"heads without a role: {_places(missing)}")
+            found.append(f"heads without a role: {_places(missing)}")
         if extra := sorted(present - wanted):
-            problems.append(f"heads the adapted layers do not have: {_places(extra)}")
+            found.append(f"heads the adapted layers do not have: {_places(extra)}")
         for head in self.heads:
             if head.role is Role.CORE and head.concept not in self.attributes:
-                problems.append(f"unknown attribute {head.concept!r} at ({head.layer}, {head.head})")
+                found.append(f"unknown attribute {head.concept!r} at ({head.layer}, {head.head})")
         recorded = self.provenance.weights_sha256
         if recorded is not None and recorded != weights_sha256:
-            problems.append(f"made for weights {recorded[:12]}…, but the backbone's are {weights_sha256[:12]}…")
-        return problems
+            found.append(f"made for weights {recorded[:12]}…, but the backbone's are {weights_sha256[:12]}…")
+        made_for = self.provenance.model
+        if recorded is None and made_for is not None and model is not None and _family(made_for) != _family(model):
+            found.append(f"made for {made_for}, but the backbone is {model}")
+        return found
 
 
-def _places(places: list[tuple[int, int]], most: int = 12) -> str:
-    shown = ", ".join(f"({layer}, {head})" for layer, head in places[:most])
-    return shown if len(places) <= most else f"{shown} and {len(places) - most} more"
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
-def _all_problems(error: ValidationError) -> str:
-    problems = []
-    for item in error.errors(include_url=False):
-        where = ".".join(str(part) for part in item["loc"])
-        message = item["msg"].removeprefix("Value error, ")
-        problems.append(f"{where}: {message}" if where else message)
-    return "; ".join(problems)
+def _places(places: list[tuple[int, int]]) -> str:
+    return ", ".join(f"({layer}, {head})" for layer, head in places)
+
+
+def _family(model: str) -> str:
+    """The architecture a name stands for, whatever its activation."""
+    return model.removesuffix("-quickgelu").lower()
+
+
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} appears twice")
+    return dict(pairs)
 
 
 def _shipped() -> dict[str, str]:

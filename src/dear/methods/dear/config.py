@@ -28,7 +28,7 @@ class DearConfig(Settings):
     """Start of W_attr: a copy of CLIP's projection, random, or CLIP's frozen one plus a low-rank update."""
     projection_rank: int = Field(default=16, ge=1)
     """Rank of the update, for projection='low_rank'."""
-    alpha_cls: float = Field(default=0.7, gt=0, lt=1)
+    alpha_cls: float = Field(default=0.7, ge=0.001, le=0.999)
     """Fusion weight of the [CLS] feature at the start; the attributes share the rest equally."""
     lambda_reg: float = Field(default=1.0, ge=0)
     """Weight of the two terms that keep the features near plain CLIP's."""
@@ -36,5 +36,5 @@ class DearConfig(Settings):
     """Weight of the term that keeps the fusion from leaning on the attributes alone."""
     fusion_loss: Literal["neg_log", "one_minus"] = "neg_log"
     """Form of that term: -ln α_cls, or 1 - α_cls."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Decides the random start."""

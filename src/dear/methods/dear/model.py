@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,16 +17,20 @@ import torch
 from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
-from dear.config import parse
-from dear.errors import ConfigError, DearWarning, RoleMapError
+from dear.errors import ConfigError, DearWarning, InputError, RoleMapError
 from dear.methods.base import (
     DEFAULT_TEMPLATE,
     ClassList,
     Output,
     Strategy,
+    check_labels,
+    check_strategy,
     class_list,
     frozen_output,
+    full_precision,
     require_classes,
+    require_clip,
+    tokenize_classes,
     unit,
 )
 from dear.methods.dear.config import DearConfig
@@ -40,6 +45,15 @@ from dear.roles.rolemap import RoleMap
 LAST_LAYERS = 4
 
 
+@dataclass(frozen=True)
+class _KeptFeatures:
+    """Class features and everything they depend on."""
+
+    tokens_PD: Tensor
+    autocast: bool
+    features_CE: Tensor
+
+
 @register
 class DeAR(nn.Module):
     """A CLIP adapted by decomposing the roles of its attention heads."""
@@ -49,17 +63,20 @@ class DeAR(nn.Module):
     _text_end_C: Tensor | None
     _frozen_class_features_CE: Tensor | None
 
-    def __init__(self, clip: FrozenClip, roles: RoleMap | str | Path, **choices: Any) -> None:
+    def __init__(
+        self, clip: FrozenClip, roles: RoleMap | str | Path, *, config: DearConfig | None = None, **choices: Any
+    ) -> None:
         """Put fresh tokens into a frozen CLIP.
 
         Args:
             clip: from `dear.load_clip`.
             roles: a `RoleMap`, the path of a roles.json, or the name of a shipped map ("vit-b-16").
+            config: choices made elsewhere.
             **choices: any field of `DearConfig`, such as beta=0.9, text_tokens=5, alpha_cls=0.7, lambda_reg=1.0.
         """
         super().__init__()
-        config = parse(DearConfig, choices)
-        self.clip = clip
+        config = DearConfig(**{**(config.model_dump() if config else {}), **choices})
+        self.clip = require_clip(clip)
         self.config = config
         self.roles = roles if isinstance(roles, RoleMap) else RoleMap.load(roles)
         self.first_layer = _first_layer(config.first_layer, clip.geometry.vision_layers, "first_layer")
@@ -81,7 +98,7 @@ class DeAR(nn.Module):
         self.to(clip.device)
 
         self._classes: ClassList | None = None
-        self._class_feature_cache: tuple[Tensor, Tensor] | None = None
+        self._class_feature_cache: _KeptFeatures | None = None
         self._plain_class_features_CE: Tensor | None = None
         self._is_disabled = False
         for buffer in ("_text_prefix_CTD", "_text_end_C", "_frozen_class_features_CE"):
@@ -100,13 +117,15 @@ class DeAR(nn.Module):
     @property
     def alpha(self) -> Tensor:
         """(G,) fusion weights of [CLS] and of each attribute."""
-        return self.fusion_scalars.softmax(0)
+        return self.fusion_scalars.float().softmax(0)
 
     def set_classes(self, names: Sequence[str], template: str = DEFAULT_TEMPLATE) -> None:
         """Choose the classes to tell apart; the frozen part of the text tower runs here, once."""
         classes = class_list(names, template)
-        with torch.inference_mode(False), torch.no_grad():
-            prompts = self.clip.text.tokenize(classes.prompts)
+        if classes == self._classes:
+            return
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast(self.clip.device.type, enabled=False):
+            prompts = tokenize_classes(self.clip, classes)
             prefix_CTD = self.clip.text.prefix(prompts.ids_CT, self.text_first_layer)
             frozen_CE = unit(self.clip.text.frozen_features(prefix_CTD, prompts.end_C, self.text_first_layer))
         self._classes = classes
@@ -117,7 +136,8 @@ class DeAR(nn.Module):
     def forward(self, images: Tensor, *, strategy: Strategy = "fusion") -> Output:
         """Classify preprocessed images (B, 3, H, W)."""
         if self._is_disabled:
-            return frozen_output(self.clip, self.clip.encode_image(images), self._plain_class_features())
+            check_strategy(strategy)
+            return self._plain_output(self.clip.encode_image(images))
         return self.from_prefix(self.image_prefix(images), strategy=strategy)
 
     def image_prefix(self, images: Tensor) -> Tensor:
@@ -126,44 +146,59 @@ class DeAR(nn.Module):
 
     def from_prefix(self, prefix: Tensor, *, strategy: Strategy = "fusion") -> Output:
         """Classify from `image_prefix`'s result."""
-        if strategy not in ("fusion", "decoupled"):
-            raise ConfigError(f"strategy is {strategy!r}, but can be 'fusion' or 'decoupled'.")
+        check_strategy(strategy)
+        self.clip.vision.check_prefix(prefix)
         if self._is_disabled:
-            return frozen_output(self.clip, self._frozen_image_features(prefix), self._plain_class_features())
+            return self._plain_output(self._frozen_image_features(prefix))
         class_features_CE = self.class_features()
         cls_BE, attr_BKE = self._image_features(prefix)
         temperature, alpha_G = self.clip.temperature, self.alpha
-        cls_logits_BC = temperature * cls_BE @ class_features_CE.T
-        attr_logits_BKC = temperature * attr_BKE @ class_features_CE.T
+        with full_precision(prefix):
+            cls_logits_BC = temperature * cls_BE @ class_features_CE.T
+            attr_logits_BKC = temperature * attr_BKE @ class_features_CE.T
+            fused_BC = fuse(cls_logits_BC, attr_logits_BKC, alpha_G)
         return Output(
-            logits=fuse(cls_logits_BC, attr_logits_BKC, alpha_G) if strategy == "fusion" else cls_logits_BC,
+            logits=fused_BC if strategy == "fusion" else cls_logits_BC,
             cls_logits=cls_logits_BC,
             attr_logits=attr_logits_BKC,
             alpha=alpha_G,
             cls_features=cls_BE,
             attr_features=attr_BKE,
             class_features=class_features_CE,
+            classes=self._classes,
             image_prefix=prefix if torch.is_grad_enabled() else None,
         )
 
     def class_features(self) -> Tensor:
-        """(C, E) features of the classes; without gradients they are kept until classes or tokens change."""
+        """(C, E) features of the classes.
+
+        With gradients they are computed anew, for each backward pass needs a graph of its own; without, they are kept
+        until classes, tokens or precision change.
+        """
+        if self._is_disabled:
+            return self._plain_class_features()
         if torch.is_grad_enabled() and self.text_tokens.requires_grad:
             return self._compute_class_features()
-        cache = self._class_feature_cache
-        if cache is None or cache[0].device != self.text_tokens.device or not torch.equal(cache[0], self.text_tokens):
-            cache = self.text_tokens.detach().clone(), self._compute_class_features()
-            self._class_feature_cache = cache
-        return cache[1]
+        autocast = torch.is_autocast_enabled(self.clip.device.type)
+        kept = self._class_feature_cache
+        if kept is None or kept.autocast != autocast or not _same(kept.tokens_PD, self.text_tokens):
+            with torch.inference_mode(False), torch.no_grad():
+                kept = _KeptFeatures(self.text_tokens.detach().clone(), autocast, self._compute_class_features())
+            self._class_feature_cache = kept
+        return kept.features_CE
 
     def loss(self, out: Output, labels: Tensor, *, images: Tensor | None = None) -> DearLoss:
         """The training loss of a batch. `images` are needed only where `out` was made without gradients."""
-        if out.image_prefix is None and images is None:
-            raise ConfigError(
-                "The loss compares with plain CLIP: give the batch's images, loss(out, labels, images=…)."
-            )
-        prefix = self.image_prefix(images) if out.image_prefix is None else out.image_prefix  # type: ignore[arg-type]
-        require_classes(self._classes)
+        check_labels(out, labels)
+        if out.classes != require_classes(self._classes):
+            raise InputError("The classes were changed after this output was made: call the model again.")
+        prefix = out.image_prefix
+        if prefix is None:
+            if images is None:
+                raise InputError(
+                    "The loss compares with plain CLIP: give the batch's images, loss(out, labels, images=…)."
+                )
+            prefix = self.image_prefix(images)
         assert self._frozen_class_features_CE is not None
         return dear_loss(
             logits_BC=out.logits,
@@ -182,6 +217,12 @@ class DeAR(nn.Module):
         """Everything that training may change, by name."""
         return dict(self.named_parameters(recurse=False))
 
+    def requires_grad_(self, requires_grad: bool = True) -> DeAR:
+        """Switch training of the adapter on or off; CLIP stays frozen."""
+        for parameter in self.trainable().values():
+            parameter.requires_grad_(requires_grad)
+        return self
+
     @contextmanager
     def disabled(self) -> Iterator[None]:
         """Within this context the model is plain CLIP, exactly."""
@@ -193,7 +234,8 @@ class DeAR(nn.Module):
 
     def settings(self) -> dict[str, Any]:
         """The choices as plain values."""
-        return self.config.model_dump(mode="json")
+        settings: dict[str, Any] = self.config.model_dump(mode="json")
+        return settings
 
     def artefact_files(self) -> dict[str, str]:
         """The role map belongs to the adapter."""
@@ -240,8 +282,9 @@ class DeAR(nn.Module):
             first=self.first_layer,
             beta=self.config.beta,
         )
-        cls_BE = read_BQD[:, 0] @ self.clip.vision.projection
-        attr_BAE = read_BQD[:, 1:].float() @ self._projection()
+        with full_precision(read_BQD):
+            cls_BE = read_BQD[:, 0].float() @ self.clip.vision.projection.float()
+            attr_BAE = read_BQD[:, 1:].float() @ self._projection().float()
         attr_BKE = attr_BAE.view(len(attr_BAE), len(self.attributes), -1, attr_BAE.shape[-1]).mean(2)
         return unit(cls_BE), unit(attr_BKE)
 
@@ -276,6 +319,10 @@ class DeAR(nn.Module):
     def _frozen_image_features(self, prefix_BND: Tensor) -> Tensor:
         return unit(self.clip.vision.frozen_features(prefix_BND, self.first_layer))
 
+    def _plain_output(self, image_features_BE: Tensor) -> Output:
+        classes = require_classes(self._classes)
+        return frozen_output(self.clip, image_features_BE, self._plain_class_features(), classes)
+
     def _plain_class_features(self) -> Tensor:
         """OpenCLIP's own class features, for `disabled`."""
         kept = self._plain_class_features_CE
@@ -283,6 +330,10 @@ class DeAR(nn.Module):
             kept = self.clip.encode_text(require_classes(self._classes).prompts)
             self._plain_class_features_CE = kept
         return kept
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    return first.device == second.device and first.dtype == second.dtype and torch.equal(first, second)
 
 
 def _first_layer(chosen: int | None, layers: int, setting: str) -> int:
@@ -297,6 +348,7 @@ def _check_roles(roles: RoleMap, clip: FrozenClip, first_layer: int) -> None:
         layers=clip.geometry.vision_layers,
         heads=clip.geometry.vision_heads,
         weights_sha256=clip.weights_sha256,
+        model=None if ":" in clip.name else clip.name,
     )
     if misfits:
         raise RoleMapError(
@@ -306,8 +358,8 @@ def _check_roles(roles: RoleMap, clip: FrozenClip, first_layer: int) -> None:
     made_for = roles.provenance.pretrained
     if roles.provenance.weights_sha256 is None and made_for is not None and made_for != clip.pretrained:
         warnings.warn(
-            f"The role map describes the {made_for!r} weights, but {clip.name} has {clip.pretrained!r}: "
-            f"its heads may do other things.",
+            f"The role map describes the {made_for!r} weights, but {clip.name} was loaded with "
+            f"{clip.pretrained or 'weights of its own'}: its heads may do other things.",
             DearWarning,
             stacklevel=3,
         )

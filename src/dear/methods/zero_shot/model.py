@@ -18,9 +18,13 @@ from dear.methods.base import (
     ClassList,
     Output,
     Strategy,
+    check_labels,
+    check_strategy,
     class_list,
     frozen_output,
     require_classes,
+    require_clip,
+    tokenize_classes,
 )
 from dear.methods.registry import register
 
@@ -44,7 +48,7 @@ class ZeroShot(nn.Module):
 
     def __init__(self, clip: FrozenClip) -> None:
         super().__init__()
-        self.clip = clip
+        self.clip = require_clip(clip)
         self._classes: ClassList | None = None
         self._class_features_CE: Tensor | None = None
 
@@ -56,7 +60,7 @@ class ZeroShot(nn.Module):
     def set_classes(self, names: Sequence[str], template: str = DEFAULT_TEMPLATE) -> None:
         """Choose the classes to tell apart; their features are computed here, once."""
         classes = class_list(names, template)
-        self.clip.text.tokenize(classes.prompts)
+        tokenize_classes(self.clip, classes)
         self._class_features_CE = self.clip.encode_text(classes.prompts)
         self._classes = classes
 
@@ -66,9 +70,10 @@ class ZeroShot(nn.Module):
 
     def from_prefix(self, prefix: Tensor, *, strategy: Strategy = "fusion") -> Output:
         """Cosine logits; both strategies are the same here."""
-        require_classes(self._classes)
+        check_strategy(strategy)
+        classes = require_classes(self._classes)
         assert self._class_features_CE is not None
-        return frozen_output(self.clip, prefix, self._class_features_CE.to(prefix.device))
+        return frozen_output(self.clip, prefix, self._class_features_CE.to(prefix.device), classes)
 
     def forward(self, images: Tensor, *, strategy: Strategy = "fusion") -> Output:
         """Classify preprocessed images (B, 3, H, W)."""
@@ -76,6 +81,7 @@ class ZeroShot(nn.Module):
 
     def loss(self, out: Output, labels: Tensor, *, images: Tensor | None = None) -> CrossEntropy:
         """Cross-entropy, for logs."""
+        check_labels(out, labels)
         return CrossEntropy(F.cross_entropy(out.logits, labels))
 
     def trainable(self) -> dict[str, nn.Parameter]:
