@@ -41,6 +41,10 @@ class MissingExtraError(DearError, ImportError):
     """An optional part of the library needs packages that are not installed."""
 
 
+class DataError(DearError, ValueError):
+    """A data set is missing, incomplete or not in the layout it should have."""
+
+
 class ImageError(DearError, ValueError):
     """An image, or a folder of images, cannot be read."""
 

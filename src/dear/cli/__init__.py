@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from dear.cli import roles, world
+from dear.cli import data, roles, world
 from dear.errors import DearError
 
 app = typer.Typer(
@@ -16,6 +16,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(data.list_app, name="ls")
+app.add_typer(data.check_app, name="check")
 app.add_typer(roles.app, name="roles")
 app.add_typer(world.app, name="world")
 

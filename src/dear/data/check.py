@@ -1,0 +1,82 @@
+"""Is a data set there, and whole? Counts against the declaration, missing files, broken images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dear.data.catalog import Declaration, open_dataset, read_declared
+from dear.data.dataset import SPLITS, Dataset
+from dear.errors import DataError, ImageError
+
+MOST_NAMED = 5
+
+
+@dataclass
+class Health:
+    """What was found; `problems` is empty where all is well."""
+
+    name: str
+    classes: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def is_present(one: Declaration, root: Path) -> bool:
+    """Whether a declared data set can be read, without looking at its images."""
+    try:
+        read_declared(one, root)
+    except DataError:
+        return False
+    return True
+
+
+def check_dataset(
+    source: str,
+    root: Path | None,
+    declared: Declaration | None,
+    *,
+    decode: bool = True,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Health:
+    """Open every image of a data set once (or only look whether it is there) and compare the counts."""
+    health = Health(source)
+    try:
+        data = open_dataset(source, root)
+    except DataError as error:
+        health.problems.append(str(error))
+        return health
+    health.classes = len(data.class_names)
+    health.counts = {split: len(data.split(split)) for split in SPLITS}
+    if declared is not None:
+        _compare_counts(health, declared)
+    _try_images(data, health, decode, progress)
+    return health
+
+
+def _compare_counts(health: Health, declared: Declaration) -> None:
+    expected = {"train": declared.train, "val": declared.val, "test": declared.test}
+    if health.classes != declared.classes:
+        health.problems.append(f"{health.classes} classes, but {declared.title} has {declared.classes}.")
+    for split, count in expected.items():
+        if health.counts[split] != count:
+            health.notes.append(
+                f"{health.counts[split]:,} {split} images, but the whole of {declared.title} has {count:,}: a subset."
+            )
+
+
+def _try_images(data: Dataset, health: Health, decode: bool, progress: Callable[[int], None]) -> None:
+    broken = []
+    items = sorted({item.id for split in SPLITS for item in data.split(split)})
+    for done, item_id in enumerate(items, start=1):
+        if decode:
+            try:
+                data.open(item_id)
+            except ImageError as error:
+                broken.append(str(error))
+        progress(done)
+    health.problems += broken[:MOST_NAMED]
+    if len(broken) > MOST_NAMED:
+        health.problems.append(f"… and {len(broken) - MOST_NAMED} more images that cannot be read.")

@@ -1,0 +1,52 @@
+"""A data set: class names, a prompt template, and items in three splits, each opened by its id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from PIL import Image
+
+from dear.data.images import ImageList
+from dear.errors import ConfigError
+
+SplitName = Literal["train", "val", "test"]
+SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
+
+
+class Item(NamedTuple):
+    """One image: an id that its data set can open, and the number of its class."""
+
+    id: str
+    label: int
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images of named classes. Splits that a data set does not have are empty."""
+
+    name: str
+    class_names: tuple[str, ...]
+    template: str
+    train: tuple[Item, ...]
+    val: tuple[Item, ...]
+    test: tuple[Item, ...]
+    open: Callable[[str], Image.Image] = field(repr=False)
+
+    def split(self, name: str) -> tuple[Item, ...]:
+        """One split by name."""
+        if name not in SPLITS:
+            raise ConfigError(f"There is no split {name!r}: the splits are {', '.join(SPLITS)}.")
+        items: tuple[Item, ...] = getattr(self, name)
+        return items
+
+    def images(self, items: Sequence[Item]) -> ImageList:
+        """Items as a list of images."""
+        ids = tuple(item.id for item in items)
+        return ImageList(ids, lambda index: self.open(ids[index]))
+
+
+def in_order(items: Sequence[Item]) -> tuple[Item, ...]:
+    """Items by class and id: an order that no directory listing can change."""
+    return tuple(sorted(items, key=lambda item: (item.label, item.id)))

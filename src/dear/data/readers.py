@@ -1,0 +1,179 @@
+"""Readers for the layouts in which data sets come: split files, class folders, lists."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dear.data.dataset import Item, in_order
+from dear.data.images import SUFFIXES
+from dear.errors import DataError
+
+IGNORED_FOLDERS = {"BACKGROUND_Google", "Faces_easy"}
+
+
+class Read(NamedTuple):
+    """What a reader found: class names in label order, and items whose ids are paths below the image folder."""
+
+    class_names: tuple[str, ...]
+    train: tuple[Item, ...] = ()
+    val: tuple[Item, ...] = ()
+    test: tuple[Item, ...] = ()
+
+
+def read_split_file(path: Path, rename: Mapping[str, str] | None = None) -> Read:
+    """CoOp's `split_zhou_*.json`: for each split, rows of path, label and class name."""
+    content = _json(path)
+    names: dict[int, str] = {}
+    splits: dict[str, list[Item]] = {}
+    try:
+        for split in ("train", "val", "test"):
+            splits[split] = [Item(str(row[0]), int(row[1])) for row in content[split]]
+            names |= {int(row[1]): str(row[2]) for row in content[split]}
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise DataError(
+            f"{path} is not a split file: it needs train, val and test with rows of path, label, class."
+        ) from None
+    class_names = tuple((rename or {}).get(names[label], names[label]) for label in sorted(names))
+    if sorted(names) != list(range(len(names))):
+        raise DataError(f"{path} numbers its classes with gaps: labels must go from 0 to {len(names) - 1}.")
+    return Read(class_names, *(in_order(splits[split]) for split in ("train", "val", "test")))
+
+
+def read_imagenet(folder: Path) -> Read:
+    """ImageNet: `images/train` and `images/val` with a folder a class, named in `classnames.txt`."""
+    names = read_class_names(folder / "classnames.txt")
+    folders = sorted(names)
+    train, test = (_class_folders(folder / "images", part, folders) for part in ("train", "val"))
+    return Read(tuple(names[f] for f in folders), train=train, test=test)
+
+
+def read_imagenet_variant(folder: Path, images: str) -> Read:
+    """A test set with ImageNet's class folders, or some of them; other classes are left out of the list."""
+    names = read_class_names(folder / "classnames.txt")
+    present = [f for f in sorted(names) if (folder / images / f).is_dir()]
+    if not present:
+        raise DataError(f"{folder / images} has none of the class folders of classnames.txt: extract the images there.")
+    return Read(tuple(names[f] for f in present), test=_class_folders(folder, images, present, keep_part=False))
+
+
+def read_imagenet_numbered(folder: Path, images: str) -> Read:
+    """ImageNetV2: class folders are numbers in the order of `classnames.txt`."""
+    names = read_class_names(folder / "classnames.txt")
+    numbers = [str(label) for label in range(len(names))]
+    return Read(tuple(names.values()), test=_class_folders(folder, images, numbers, keep_part=False))
+
+
+def read_aircraft(folder: Path) -> Read:
+    """FGVCAircraft: `variants.txt` and `images_variant_{train,val,test}.txt`."""
+    names = _lines(folder / "variants.txt")
+    splits = []
+    for split in ("train", "val", "test"):
+        path = folder / f"images_variant_{split}.txt"
+        rows = [line.split(" ", 1) for line in _lines(path)]
+        try:
+            splits.append(in_order([Item(f"{image}.jpg", names.index(name)) for image, name in rows]))
+        except ValueError:
+            raise DataError(f"{path} names a variant that variants.txt does not have.") from None
+    return Read(tuple(names), *splits)
+
+
+def read_class_folders(folder: Path) -> Read:
+    """Any folder of class folders: all images are both training and test candidates, by the class folder's name.
+
+    With `train` and `test` (and `val`) folders inside, each holds its own class folders.
+    """
+    parts = [part for part in ("train", "val", "test") if (folder / part).is_dir()]
+    if "train" in parts and "test" in parts:
+        names = sorted({f.name for part in parts for f in (folder / part).iterdir() if _is_class(f)})
+        found = {part: _class_folders(folder, part, names) for part in parts}
+        return Read(_spoken(names), **found)
+    names = sorted(f.name for f in folder.iterdir() if _is_class(f))
+    if len(names) < 2:
+        raise DataError(
+            f"{folder} is not a folder of class folders: put each class's images into a folder of its name."
+        )
+    items = _class_folders(folder.parent, folder.name, names, keep_part=False)
+    return Read(_spoken(names), train=items)
+
+
+def read_list(path: Path) -> Read:
+    """A CSV or JSON list of (path, label): labels are class names, paths are below the list's folder."""
+    rows = _json(path) if path.suffix.lower() == ".json" else _csv(path)
+    try:
+        pairs = [
+            (str(row["path"]), str(row["label"])) if isinstance(row, dict) else (str(row[0]), str(row[1]))
+            for row in rows
+        ]
+    except (KeyError, IndexError, TypeError):
+        raise DataError(f"{path} needs a path and a label in every row.") from None
+    names = sorted({label for _, label in pairs})
+    if len(names) < 2:
+        raise DataError(f"{path} names {len(names)} class(es): at least 2 are needed.")
+    return Read(tuple(names), train=in_order([Item(image, names.index(label)) for image, label in pairs]))
+
+
+def read_class_names(path: Path) -> dict[str, str]:
+    """`classnames.txt`: a folder and its class name a line, in file order."""
+    rows = [line.split(" ", 1) for line in _lines(path)]
+    if not rows or any(len(row) != 2 for row in rows):
+        raise DataError(f"{path} needs a folder and a class name in every line.")
+    return {folder: name.strip() for folder, name in rows}
+
+
+def _class_folders(root: Path, part: str, folders: Sequence[str], *, keep_part: bool = True) -> tuple[Item, ...]:
+    """Images of class folders below root/part; ids start with the part where several parts share an image folder."""
+    if not (root / part).is_dir():
+        raise DataError(f"{root / part} does not exist: put the images there.")
+    items = []
+    for label, folder in enumerate(folders):
+        names = sorted(f.name for f in (root / part / folder).glob("*") if f.suffix.lower() in SUFFIXES)
+        if not names:
+            raise DataError(f"The class folder {root / part / folder} has no images: add some, or remove the folder.")
+        start = f"{part}/" if keep_part else ""
+        items += [Item(f"{start}{folder}/{name}", label) for name in names]
+    return in_order(items)
+
+
+def _is_class(folder: Path) -> bool:
+    return folder.is_dir() and not folder.name.startswith(".") and folder.name not in IGNORED_FOLDERS
+
+
+def _spoken(folders: Sequence[str]) -> tuple[str, ...]:
+    """Folder names as words; two that read the same are refused."""
+    words = [folder.replace("_", " ").strip() for folder in folders]
+    for word in words:
+        same = [folder for folder, other in zip(folders, words, strict=True) if other.lower() == word.lower()]
+        if len(same) > 1:
+            raise DataError(f"The folders {' and '.join(same)} name the same class: merge or rename them.")
+    return tuple(words)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except OSError:
+        raise DataError(f"{path} is missing: see 'dear check data' for where to get it.") from None
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise DataError(f"{path} is missing: see 'dear check data' for where to get it.") from None
+    except ValueError:
+        raise DataError(f"{path} is not valid JSON: fetch it again.") from None
+
+
+def _csv(path: Path) -> list[Any]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except OSError:
+        raise DataError(f"{path} is missing.") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise DataError(f"{path} is not a CSV file in UTF-8.") from None
+    return rows[1:] if rows and [cell.strip().lower() for cell in rows[0][:2]] == ["path", "label"] else rows

@@ -1,0 +1,70 @@
+"""Shots and halves: pure functions of the items and a seed, whatever the order in which a disk lists them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from dear.data.dataset import Dataset, Item, in_order
+from dear.errors import DataError
+from dear.files import sha256
+
+FORMAT = "dear-shots"
+FORMAT_VERSION = 1
+
+
+def few_shot(items: Iterable[Item], shots: int, seed: int) -> tuple[Item, ...]:
+    """`shots` items of every class, or all of a class that has fewer.
+
+    An item's place in the draw is a hash of the seed, its class and its id, so the draw depends on nothing else, and
+    fewer shots of the same seed are always among more shots.
+    """
+    if shots < 1:
+        raise DataError(f"The number of shots is {shots}, but must be at least 1.")
+    by_class: dict[int, list[Item]] = defaultdict(list)
+    for item in items:
+        by_class[item.label].append(item)
+    drawn = [item for members in by_class.values() for item in sorted(members, key=partial(_ticket, seed))[:shots]]
+    return in_order(drawn)
+
+
+def _ticket(seed: int, item: Item) -> tuple[bytes, str]:
+    return hashlib.sha256(f"{seed}\n{item.label}\n{item.id}".encode()).digest(), item.id
+
+
+def base_and_novel(classes: int) -> tuple[range, range]:
+    """The first ⌈n/2⌉ labels, and the others."""
+    if classes < 2:
+        raise DataError(f"Base and novel halves need at least 2 classes, but there is {classes}.")
+    half = (classes + 1) // 2
+    return range(half), range(half, classes)
+
+
+def restrict(items: Iterable[Item], labels: range) -> tuple[Item, ...]:
+    """The items of some classes, renumbered from 0."""
+    return tuple(Item(item.id, item.label - labels.start) for item in items if item.label in labels)
+
+
+def shots_to_json(dataset: Dataset, items: Sequence[Item], *, shots: int, seed: int) -> str:
+    """A draw as JSON, with a hash of its content."""
+    rows = [[item.id, item.label] for item in items]
+    content = {"dataset": dataset.name, "shots": shots, "seed": seed, "items": rows}
+    digest = sha256(json.dumps(content, sort_keys=True).encode())
+    full = {"format": FORMAT, "format_version": FORMAT_VERSION, **content, "sha256": digest}
+    return json.dumps(full, indent=1, ensure_ascii=False) + "\n"
+
+
+def shots_from_json(text: str, *, where: str = "the file") -> tuple[Item, ...]:
+    """Read a draw back; a changed file is refused."""
+    try:
+        content = json.loads(text)
+        known = content.pop("format"), content.pop("format_version"), content.pop("sha256")
+        items = tuple(Item(str(id_), int(label)) for id_, label in content["items"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DataError(f"{where} is not a list of shots.") from None
+    if known != (FORMAT, FORMAT_VERSION, sha256(json.dumps(content, sort_keys=True).encode())):
+        raise DataError(f"{where} was changed since it was written, or by another version: draw the shots again.")
+    return items
