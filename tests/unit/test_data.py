@@ -59,7 +59,14 @@ def test_shots_do_not_depend_on_order_and_are_nested(items, shots, seed, shuffle
 
 def test_shots_are_the_same_on_every_machine():
     items = [Item(f"c{label}/{i}.jpg", label) for label in range(3) for i in range(20)]
-    assert [item.id for item in few_shot(items, 2, seed=1)] == ["c0/15.jpg", "c0/19.jpg", "c1/19.jpg", "c1/5.jpg", "c2/19.jpg", "c2/2.jpg"]
+    assert [item.id for item in few_shot(items, 2, seed=1)] == [
+        "c0/15.jpg",
+        "c0/19.jpg",
+        "c1/19.jpg",
+        "c1/5.jpg",
+        "c2/19.jpg",
+        "c2/2.jpg",
+    ]
     assert few_shot(items, 2, seed=2) != few_shot(items, 2, seed=1)
     with pytest.raises(DataError, match="must be at least 1"):
         few_shot(items, 0, 1)
@@ -278,6 +285,7 @@ def test_ls_says_what_is_present(tmp_path):
     rows = {line.split()[0]: line.split()[1] for line in output.splitlines()}
     assert (rows["eurosat"], rows["dtd"], rows["world-things"]) == ("yes", "no", "yes")
     assert run("ls", "methods").output.split() == ["dear", "zero_shot"]
+    assert run("--version").output.startswith("dear 0.")
 
 
 def test_check_command(tmp_path):

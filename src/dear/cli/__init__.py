@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from dear import __version__
 from dear.cli import data, roles, world
 from dear.errors import DearError
 
@@ -22,8 +24,18 @@ app.add_typer(roles.app, name="roles")
 app.add_typer(world.app, name="world")
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dear {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     """DeAR: adapt CLIP from a few photos by decomposing attention-head roles."""
 
 

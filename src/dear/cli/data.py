@@ -9,7 +9,7 @@ import typer
 
 from dear.errors import ConfigError
 
-list_app = typer.Typer(help="List data sets, methods and shipped role maps.", no_args_is_help=True)
+list_app = typer.Typer(help="List data sets and methods.", no_args_is_help=True)
 check_app = typer.Typer(help="Check that things are there and whole.", no_args_is_help=True)
 
 Root = Annotated[Path, typer.Option(help="Folder that holds the paper's data sets, in CoOp's layout.")]
