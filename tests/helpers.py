@@ -72,4 +72,5 @@ def move_parameters(model: dear.DeAR, seed: int = 0) -> None:
     """Shake everything trainable, as training would."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.trainable().values():
-        parameter += 0.3 * parameter.std().nan_to_num(1) * torch.randn(parameter.shape, generator=generator)
+        scale = 0.3 * parameter.std() if parameter.numel() > 1 else 0.3
+        parameter += scale * torch.randn(parameter.shape, generator=generator)

@@ -72,18 +72,18 @@ def test_all_generalization_leaves_cls_as_it_was(tiny_clips, backbone):
 
 
 def test_start_and_inserted_tokens_never_see_the_words(model, monkeypatch):
-    """In every adapted text layer, these rows are the same whatever the class."""
+    """In every adapted text layer these rows, and those of a common beginning, run once for all classes."""
     import dear.methods.dear.tail as tail
 
     seen = []
     original = tail.run_block
     monkeypatch.setattr(tail, "run_block", lambda *a, **k: seen.append(original(*a, **k)) or seen[-1])
-    model.set_classes(["cat", "dog"], "{}")
-    model.class_features()
-    assert len(seen) == 3
-    for x_CLD in seen:
-        assert torch.equal(x_CLD[0, :6], x_CLD[1, :6])  # start and five inserted tokens
-        assert not torch.allclose(x_CLD[0, 6], x_CLD[1, 6])
+    for template, beginning in (("{}", 6), ("a photo of a {}.", 10)):  # start, five inserted tokens, "a photo of a"
+        seen.clear()
+        model.set_classes(["cat", "dog"], template)
+        model.class_features()
+        shapes = [tuple(x.shape[:2]) for x in seen]
+        assert shapes == [(2, 2 if template == "{}" else 3), (1, beginning)] * 3
 
 
 def test_the_end_token_sees_inserted_tokens_and_padding_does_not_matter(model):

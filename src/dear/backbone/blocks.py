@@ -1,6 +1,6 @@
 """One transformer block of a frozen OpenCLIP tower, run our way. The only code that knows how its attention is stored.
 
-Shapes: B batch, L tokens (keys), Q query tokens, D width, H heads, E = D / H.
+Shapes: B batch, L tokens (keys), S tokens before them, Q query tokens, D width, H heads, E = D / H.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ def run_block(
     x_BLD: Tensor,
     *,
     queries_BQD: Tensor | None = None,
+    past_1SD: Tensor | None = None,
     mask: Tensor | None = None,
     causal: bool = False,
 ) -> Tensor:
     """Return the block's output for the query rows (all rows of `x_BLD` unless `queries_BQD` holds some of them).
 
-    `mask` is boolean, broadcastable to (B, H, Q, L), True where a query may see a key.
+    `past_1SD` holds rows that come before those of `x_BLD`, are the same for the whole batch, and are keys only.
+    `mask` is boolean, broadcastable to (B, H, Q, S + L), True where a query may see a key.
     """
-    heads_BHQE = attend(block, x_BLD, queries_BQD=queries_BQD, mask=mask, causal=causal)
+    heads_BHQE = attend(block, x_BLD, queries_BQD=queries_BQD, past_1SD=past_1SD, mask=mask, causal=causal)
     return finish_block(block, x_BLD if queries_BQD is None else queries_BQD, heads_BHQE)
 
 
@@ -33,6 +35,7 @@ def attend(
     x_BLD: Tensor,
     *,
     queries_BQD: Tensor | None = None,
+    past_1SD: Tensor | None = None,
     mask: Tensor | None = None,
     causal: bool = False,
 ) -> Tensor:
@@ -45,6 +48,9 @@ def attend(
     else:
         q = F.linear(block.ln_1(queries_BQD), weight[:width], bias[:width])
         k, v = F.linear(keys_BLD, weight[width:], bias[width:]).chunk(2, dim=-1)
+    if past_1SD is not None:
+        past_kv = F.linear(block.ln_1(past_1SD), weight[width:], bias[width:]).expand(len(k), -1, -1).chunk(2, dim=-1)
+        k, v = (torch.cat([before, own], dim=1) for before, own in zip(past_kv, (k, v), strict=True))
     q_BHQE, k_BHLE, v_BHLE = (_split_heads(part, attn.num_heads) for part in (q, k, v))
     return F.scaled_dot_product_attention(q_BHQE, k_BHLE, v_BHLE, attn_mask=mask, is_causal=causal)
 

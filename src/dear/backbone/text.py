@@ -19,10 +19,11 @@ from dear.errors import ClassListError
 
 @dataclass(frozen=True)
 class TokenizedPrompts:
-    """Token ids cut after the longest end token, and each prompt's end position."""
+    """Token ids cut after the longest end token, each prompt's end position, and how many tokens all begin with."""
 
     ids_CT: Tensor
     end_C: Tensor
+    shared: int
 
 
 class TextTower:
@@ -57,7 +58,9 @@ class TextTower:
         if full := [prompt for prompt, end in zip(prompts, end_C.tolist(), strict=True) if end == context - 1]:
             self._refuse_cut(full, context)
         device = self._text.positional_embedding.device
-        return TokenizedPrompts(ids_CT[:, : int(end_C.max()) + 1].to(device), end_C.to(device))
+        same_T = (ids_CT == ids_CT[:1]).all(0).int()
+        shared = min(int(same_T.cumprod(0).sum()), int(end_C.min()))
+        return TokenizedPrompts(ids_CT[:, : int(end_C.max()) + 1].to(device), end_C.to(device), shared)
 
     def _refuse_cut(self, prompts: Sequence[str], context: int) -> None:
         """Of prompts that fill the context, refuse those that go on beyond it."""
@@ -102,11 +105,16 @@ class TextTower:
             x_CTD = run_block(block, x_CTD, causal=True)
         return self.read_end(last, x_CTD, end_C)
 
-    def read_end(self, last_block: Any, x_CTD: Tensor, end_C: Tensor) -> Tensor:
-        """Run the last layer for the end tokens only, and project them: (C, E)."""
-        rows = torch.arange(len(x_CTD), device=x_CTD.device)
-        mask_C11T = (torch.arange(x_CTD.shape[1], device=x_CTD.device) <= end_C[:, None])[:, None, None]
-        end_C1D = run_block(last_block, x_CTD, queries_BQD=x_CTD[rows, end_C][:, None], mask=mask_C11T)
+    def read_end(self, last_block: Any, x_CTD: Tensor, end_C: Tensor, past_1SD: Tensor | None = None) -> Tensor:
+        """Run the last layer for the end tokens only, and project them: (C, E).
+
+        `past_1SD` are the rows that all prompts begin with, where `x_CTD` holds only what comes after them.
+        """
+        before = 0 if past_1SD is None else past_1SD.shape[1]
+        rows, keys = (torch.arange(n, device=x_CTD.device) for n in (len(x_CTD), before + x_CTD.shape[1]))
+        mask_C11L = (keys <= end_C[:, None] + before)[:, None, None]
+        queries_C1D = x_CTD[rows, end_C][:, None]
+        end_C1D = run_block(last_block, x_CTD, queries_BQD=queries_C1D, past_1SD=past_1SD, mask=mask_C11L)
         out_CD: Tensor = self._text.ln_final(end_C1D[:, 0])
         projection = self._text.text_projection
         if projection is None:

@@ -101,6 +101,7 @@ class DeAR(nn.Module):
         self._class_feature_cache: _KeptFeatures | None = None
         self._plain_class_features_CE: Tensor | None = None
         self._is_disabled = False
+        self._text_shared = 1
         for buffer in ("_text_prefix_CTD", "_text_end_C", "_frozen_class_features_CE"):
             self.register_buffer(buffer, None, persistent=False)
 
@@ -129,7 +130,7 @@ class DeAR(nn.Module):
             prefix_CTD = self.clip.text.prefix(prompts.ids_CT, self.text_first_layer)
             frozen_CE = unit(self.clip.text.frozen_features(prefix_CTD, prompts.end_C, self.text_first_layer))
         self._classes = classes
-        self._text_prefix_CTD, self._text_end_C = prefix_CTD, prompts.end_C
+        self._text_prefix_CTD, self._text_end_C, self._text_shared = prefix_CTD, prompts.end_C, prompts.shared
         self._frozen_class_features_CE = frozen_CE
         self._class_feature_cache = self._plain_class_features_CE = None
 
@@ -311,6 +312,7 @@ class DeAR(nn.Module):
                 self._text_prefix_CTD,
                 self._text_end_C,
                 self.text_tokens,
+                shared=self._text_shared,
                 first=self.text_first_layer,
                 beta=self.config.beta,
             )

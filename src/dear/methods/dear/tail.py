@@ -1,7 +1,7 @@
 """The adapted last layers of both towers: frozen weights, new tokens, and at the end only the rows that are read.
 
-Shapes: B images, N original tokens, A attribute tokens; C prompts, T words, P inserted tokens;
-L all tokens of a sequence, Q rows that are read, D width, E joint embedding.
+Shapes: B images, N original tokens, A attribute tokens; C prompts, T words, P inserted tokens, S tokens that all
+prompts begin with; L all tokens of a sequence, Q rows that are read, D width, E joint embedding.
 """
 
 from __future__ import annotations
@@ -49,16 +49,26 @@ def text_tail(
     end_C: Tensor,
     tokens_PD: Tensor,
     *,
+    shared: int,
     first: int,
     beta: float,
 ) -> Tensor:
-    """Class features (C, E), unnormalised, with P tokens inserted between the start token and the words."""
+    """Class features (C, E), unnormalised, with P tokens inserted between the start token and the words.
+
+    The start token, the inserted tokens and the words that all prompts begin with (`shared` tokens of the prefix) see
+    nothing that differs between classes, so they run once for all of them, as a past that every class attends to.
+    """
     inserted = len(tokens_PD)
-    raw_CPD = tokens_PD.to(prefix_CTD.dtype).expand(len(prefix_CTD), -1, -1)
-    x_CLD = torch.cat([prefix_CTD[:, :1], raw_CPD, prefix_CTD[:, 1:]], dim=1)
+    raw_1PD = tokens_PD.to(prefix_CTD.dtype)[None]
+    past_1SD = torch.cat([prefix_CTD[:1, :1], raw_1PD, prefix_CTD[:1, 1:shared]], dim=1)
+    x_CTD = prefix_CTD[:, shared:]
+    length = x_CTD.shape[1]
+    mask_TL = torch.ones(length, past_1SD.shape[1] + length, dtype=torch.bool, device=x_CTD.device)
+    mask_TL = mask_TL.tril(past_1SD.shape[1])
     *inner, last = tower.blocks(first)
     for block in inner:
-        x_CLD = run_block(block, x_CLD, causal=True)
-        carried_CPD = carry(raw_CPD, x_CLD[:, 1 : 1 + inserted], beta)
-        x_CLD = torch.cat([x_CLD[:, :1], carried_CPD, x_CLD[:, 1 + inserted :]], dim=1)
-    return tower.read_end(last, x_CLD, end_C + inserted)
+        x_CTD = run_block(block, x_CTD, past_1SD=past_1SD, mask=mask_TL)
+        past_1SD = run_block(block, past_1SD, causal=True)
+        carried_1PD = carry(raw_1PD, past_1SD[:, 1 : 1 + inserted], beta)
+        past_1SD = torch.cat([past_1SD[:, :1], carried_1PD, past_1SD[:, 1 + inserted :]], dim=1)
+    return tower.read_end(last, x_CTD, end_C - shared, past_1SD)
