@@ -17,7 +17,10 @@ def hand_made():
     heads[:, 0, 0, :2] = torch.eye(2)[[0, 1, 0, 1]]
     heads[:, 1, 1, 2:] = torch.eye(2)[[0, 0, 1, 1]]
     mlps = torch.full((4, 2, 4), 0.25)
-    tasks = [Task("first", torch.tensor([0, 1, 0, 1]), ("a", "b")), Task("second", torch.tensor([0, 0, 1, 1]), ("c", "d"))]
+    tasks = [
+        Task("first", torch.tensor([0, 1, 0, 1]), ("a", "b")),
+        Task("second", torch.tensor([0, 0, 1, 1]), ("c", "d")),
+    ]
     features = [torch.eye(4)[:2], torch.eye(4)[2:]]
     return Terms(heads.sum((1, 2)) + mlps.sum(1), heads, mlps), tasks, features
 

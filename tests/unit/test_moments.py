@@ -88,7 +88,9 @@ def test_broken_images_are_skipped_and_counted(clip, broken):
 def test_too_few_readable_images(clip, tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"no")
     (tmp_path / "b.jpg").write_bytes(b"no")
-    with pytest.raises(RolesError, match=r"Only 0 of 2 images could be read, 2 are needed\. The first problem: .*a\.jpg"):
+    with pytest.raises(
+        RolesError, match=r"Only 0 of 2 images could be read, 2 are needed\. The first problem: .*a\.jpg"
+    ):
         collect(clip, folder_images(tmp_path))
 
 

@@ -20,7 +20,9 @@ def test_every_head_is_on_the_page_and_nothing_is_fetched(clip):
     for roles in (RoleMap.load("vit-b-16"), varied_roles(clip)):
         page = role_page(roles, title="Roles")
         for head in roles.heads:
-            assert page.count(f'id="h{head.layer}-{head.head}"') == page.count(f'href="#h{head.layer}-{head.head}"') == 1
+            assert (
+                page.count(f'id="h{head.layer}-{head.head}"') == page.count(f'href="#h{head.layer}-{head.head}"') == 1
+            )
         assert not re.search(r"(?:src|href)\s*=\s*[\"'](?!#|data:)|url\(|@import|fetch\(|<link", page)
 
 

@@ -40,7 +40,8 @@ def write_discovery(
         "Clusters of phrases": _cluster_rows(discovery),
         "Number of attributes": _validity_rows(discovery),
     }
-    page = role_page(discovery.roles, title=f"What the heads of {Path(clip.name).name} do", examples=examples, tables=tables)
+    title = f"What the heads of {Path(clip.name).name} do"
+    page = role_page(discovery.roles, title=title, examples=examples, tables=tables)
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomic(folder / RECORD, text.encode())
     write_atomic(folder / PAGE, page.encode())
