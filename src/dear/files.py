@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from dear.errors import ConfigError, OverwriteError
@@ -33,18 +33,33 @@ def as_folder(path: str | Path) -> Path:
     return Path(path)
 
 
-def prepare_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
-    """Make an output folder; one that already holds something is refused unless one says what to do with it."""
+def prepare_folder(folder: Path, ours: Iterable[str], *, resume: bool, overwrite: bool) -> None:
+    """Make an output folder; one that already holds something is refused unless one says what to do with it.
+
+    Overwriting removes `ours`, the files that are written there, and never anything else.
+    """
     if resume and overwrite:
         raise ConfigError("--resume goes on and --overwrite starts again: choose one of them.")
     if folder.exists() and not folder.is_dir():
         raise OverwriteError(f"{folder} is a file: give a folder.")
     if folder.is_dir() and any(folder.iterdir()):
-        if overwrite:
-            shutil.rmtree(folder)
-        elif not resume:
+        if not resume and not overwrite:
             raise OverwriteError(f"{folder} is not empty: add --resume to go on, or --overwrite to start again.")
-    folder.mkdir(parents=True, exist_ok=True)
+        for name in ours if overwrite else ():
+            (folder / name).unlink(missing_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OverwriteError(f"The folder {folder} cannot be made ({error.strerror}).") from None
+
+
+def write_result(path: Path, text: str) -> None:
+    """Write a text file a person asked for by name, with the folders above it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text.encode())
+    except OSError as error:
+        raise OverwriteError(f"{path} cannot be written ({error.strerror}).") from None
 
 
 def sha256(data: bytes) -> str:

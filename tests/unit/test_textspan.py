@@ -13,12 +13,13 @@ def direct_textspan(data, texts, *, rank, most):
     rank = min(rank, int((sizes > RELATIVE_ZERO * sizes[0]).sum())) if sizes[0] > 0 else 0
     basis = rows[:rank]
     texts = texts @ basis.T @ basis
+    nothing = RELATIVE_ZERO * np.sqrt((data**2).sum(1).mean())
     data -= data.mean(0)
     picks, scores = [], []
     for _ in range(most):
         spread = (data @ texts.T).std(0)
         pick = int((spread >= (1 - 1e-9) * spread.max()).argmax())  # of texts that score the same, the first
-        if spread[pick] <= RELATIVE_ZERO * (scores[0] if scores else 0.0):
+        if spread[pick] <= nothing:
             break
         direction = texts[pick] / np.linalg.norm(texts[pick])
         data = data - np.outer(data @ direction, direction)
@@ -91,3 +92,9 @@ def test_picks_name_the_directions_that_made_the_data():
     span = textspan(moments_of(data), 0, texts, rank=16, most=10)
     assert list(span.picks) == [5, 2, 9]
     assert span.explained == pytest.approx(1.0)
+
+
+def test_rounding_is_not_variation():
+    head = np.random.default_rng(2).normal(size=16)
+    noise = 1e-8 * np.random.default_rng(3).normal(size=(40, 16))
+    assert textspan(moments_of(head + noise), 0, np.eye(16), rank=16, most=5).picks == ()

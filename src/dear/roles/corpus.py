@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -36,6 +37,8 @@ class TextPool:
     name: str
     phrases: tuple[str, ...]
     duplicates_dropped: int = 0
+    exemplars: Mapping[str, tuple[str, ...]] | None = None
+    """What each concept means in the pool's own language; None: the twelve concepts of photographs."""
 
     @property
     def sha256(self) -> str:

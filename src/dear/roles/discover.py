@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import torch.nn.functional as F
 from pydantic import Field
 
 from dear.backbone.clip import FrozenClip
 from dear.config import Settings
-from dear.methods.base import unit
+from dear.errors import ConfigError, RolesError
 from dear.roles.concepts import (
     DEFAULT_SENTENCE_MODEL,
     ClusterSettings,
@@ -24,14 +24,13 @@ from dear.roles.concepts import (
     validity_by_count,
 )
 from dear.roles.corpus import TextPool
-from dear.roles.entropy import Rule, entropy, role_by_dominance, roles_by_quantile, shares
+from dear.roles.entropy import RoleAndConcept, Rule, entropy, role_by_dominance, roles_by_quantile, shares
 from dear.roles.moments import Collected
-from dear.roles.prototypes import CONCEPTS
-from dear.roles.rolemap import CORE_ATTRIBUTES, HeadRole, Provenance, Role, RoleMap
-from dear.roles.textspan import Moments, Span, textspan_all
+from dear.roles.rolemap import CORE_ATTRIBUTES, HeadRole, Provenance, RoleMap
+from dear.roles.textspan import Array, Span, textspan_all
 
 Place = tuple[int, int]
-RoleAndConcept = tuple[Role, str | None]
+RULES: tuple[Rule, ...] = ("dominance", "quantile")
 
 
 class DiscoverySettings(Settings):
@@ -40,7 +39,7 @@ class DiscoverySettings(Settings):
     first_layer: int | None = Field(default=None, ge=1)
     """First examined layer; default: the last four layers."""
     phrases: int = Field(default=20, ge=1)
-    """Phrases per head (m)."""
+    """Phrases per head (m). A head has no more of them than dimensions."""
     rule: Rule = "dominance"
     """Which of the two rules decides."""
     quantile: float = Field(default=0.2, gt=0, lt=0.5)
@@ -57,8 +56,15 @@ class DiscoverySettings(Settings):
 class Labels:
     """The nearest concept of every phrase of the pool: among all concepts, and among the core attributes."""
 
+    concepts: tuple[str, ...]
     every: tuple[str, ...]
     core: tuple[str, ...]
+
+    def shares(self, span: Span, most: int | None = None) -> tuple[dict[str, float], dict[str, float]]:
+        """Shares of a head's (first `most`) phrases: over all concepts, and over the core attributes."""
+        picks = span.picks[:most]
+        every = shares([self.every[pick] for pick in picks], self.concepts)
+        return every, shares([self.core[pick] for pick in picks], CORE_ATTRIBUTES)
 
 
 @dataclass(frozen=True)
@@ -66,14 +72,13 @@ class Discovery:
     """A role map and what it rests on."""
 
     roles: RoleMap
-    by_rule: dict[str, list[RoleAndConcept]]
+    by_rule: dict[Rule, list[RoleAndConcept]]
     places: list[Place]
     spans: list[Span]
+    texts_TE: Array
     labels: Labels
     concepts: Concepts
-    validity: dict[int, float]
-    images_read: int
-    problems: tuple[str, ...]
+    validity: dict[int, float | None]
 
 
 def discover(
@@ -87,44 +92,44 @@ def discover(
 ) -> Discovery:
     """Describe every head by phrases, group the phrases into concepts, and give each head its role."""
     places = places_of(clip, settings.first_layer)
-    moments = collected.whole()
-    texts_TE = pool_features(clip, pool)
-    spans = textspan_all(moments, texts_TE, rank=head_rank(clip), most=settings.phrases)
-    described = [pool.phrases[pick] for span in spans for pick in span.picks]
-    concepts = find_concepts(described, encode, settings.clustering)
-    pool_embeddings = encode(pool.phrases)
+    texts_TE = text_features(clip, pool.phrases)
+    spans = textspan_all(collected.whole(), texts_TE, rank=head_rank(clip), most=settings.phrases)
+    described = sorted({pick for span in spans for pick in span.picks})
+    if not described:
+        raise RolesError("No phrase describes any head: what the heads write does not vary over these images.")
+    concepts = find_concepts([pool.phrases[pick] for pick in described], encode, settings.clustering, pool.exemplars)
+    embeddings = encode(pool.phrases)
     labels = Labels(
-        tuple(concepts.classify(pool_embeddings)), tuple(concepts.classify(pool_embeddings, CORE_ATTRIBUTES))
+        concepts.names, tuple(concepts.classify(embeddings)), tuple(concepts.classify(embeddings, CORE_ATTRIBUTES))
     )
-    by_rule = {rule: assign(spans, labels, settings, rule=rule) for rule in ("dominance", "quantile")}
-    described_rows = sorted({pick for span in spans for pick in span.picks})
-    counts = shares([labels.every[row] for row in described_rows], CONCEPTS)
-    frequent = sorted(CONCEPTS, key=lambda name: (-counts[name], CONCEPTS.index(name)))
-    present = [name for name in frequent if counts[name] > 0]
-    candidates = {count: present[:count] for count in range(2, len(present) + 1)}
+    by_rule = {rule: assign(spans, labels, settings, rule=rule) for rule in RULES}
     return Discovery(
-        roles=_role_map(clip, places, spans, labels, by_rule[settings.rule], pool, concepts, settings, source),
+        roles=RoleMap(
+            heads=_heads(places, spans, labels, by_rule[settings.rule], pool),
+            provenance=_provenance(clip, pool, concepts, settings, source),
+        ),
         by_rule=by_rule,
         places=places,
         spans=spans,
+        texts_TE=texts_TE,
         labels=labels,
         concepts=concepts,
-        validity=validity_by_count(pool_embeddings[described_rows], concepts, candidates),
-        images_read=moments.count,
-        problems=collected.problems,
+        validity=validity_by_count(embeddings[described], concepts),
     )
-
-
-def places_of(clip: FrozenClip, first_layer: int | None) -> list[Place]:
-    """(layer, head) of every examined head, in the order of the moments."""
-    first = first_examined_layer(clip, first_layer)
-    layers = range(first, clip.geometry.vision_layers + 1)
-    return [(layer, head) for layer in layers for head in range(clip.geometry.vision_heads)]
 
 
 def first_examined_layer(clip: FrozenClip, first_layer: int | None) -> int:
     """The chosen layer, or the first of the last four."""
-    return first_layer or max(1, clip.geometry.vision_layers - 3)
+    layers = clip.geometry.vision_layers
+    if first_layer is not None and first_layer > layers:
+        raise ConfigError(f"The first layer is {first_layer}, but the image tower of {clip.name} has {layers} layers.")
+    return first_layer or max(1, layers - 3)
+
+
+def places_of(clip: FrozenClip, first_layer: int | None) -> list[Place]:
+    """(layer, head) of every examined head, in the order of the moments."""
+    layers = range(first_examined_layer(clip, first_layer), clip.geometry.vision_layers + 1)
+    return [(layer, head) for layer in layers for head in range(clip.geometry.vision_heads)]
 
 
 def head_rank(clip: FrozenClip) -> int:
@@ -132,56 +137,32 @@ def head_rank(clip: FrozenClip) -> int:
     return min(clip.geometry.vision_width // clip.geometry.vision_heads, clip.geometry.embed_dim)
 
 
-def pool_features(clip: FrozenClip, pool: TextPool) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Unit text features (T, E) of the pool, without a template."""
-    return unit(clip.text.encode(pool.phrases)).cpu().numpy().astype(np.float64)
+def text_features(clip: FrozenClip, phrases: Sequence[str]) -> Array:
+    """Unit text features (T, E), without a template."""
+    return F.normalize(clip.text.encode(phrases).float(), dim=-1).cpu().numpy().astype(np.float64)
 
 
 def assign(
     spans: Sequence[Span], labels: Labels, settings: DiscoverySettings, *, rule: Rule, most: int | None = None
 ) -> list[RoleAndConcept]:
     """Every head's role and concept from its phrases (the first `most` of them)."""
-    every = [shares([labels.every[pick] for pick in span.picks[:most]], CONCEPTS) for span in spans]
+    both = [labels.shares(span, most) for span in spans]
+    every, core = [pair[0] for pair in both], [pair[1] for pair in both]
     if rule == "dominance":
         return [role_by_dominance(head, CORE_ATTRIBUTES, majority=settings.majority) for head in every]
-    core = [shares([labels.core[pick] for pick in span.picks[:most]], CORE_ATTRIBUTES) for span in spans]
     return roles_by_quantile(core, every, CORE_ATTRIBUTES, quantile=settings.quantile, majority=settings.majority)
 
 
-def bootstrap_moments(collected: Collected, draws: int, seed: int = 0) -> list[Moments]:
-    """Moments of resampled image sets: blocks of images drawn with replacement."""
-    filled = [block for block in collected.blocks if block.count]
-    random = np.random.default_rng(seed)
-    samples = []
-    for _ in range(draws):
-        times = np.bincount(random.integers(len(filled), size=len(filled)), minlength=len(filled))
-        parts = [
-            Moments(block.count * int(n), block.sum_ME * n, block.outer_MEE * n)
-            for block, n in zip(filled, times, strict=True)
-            if n
-        ]
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        samples.append(total)
-    return samples
-
-
-def _role_map(
-    clip: FrozenClip,
+def _heads(
     places: Sequence[Place],
     spans: Sequence[Span],
     labels: Labels,
     decided: Sequence[RoleAndConcept],
     pool: TextPool,
-    concepts: Concepts,
-    settings: DiscoverySettings,
-    source: str,
-) -> RoleMap:
+) -> tuple[HeadRole, ...]:
     heads = []
     for (layer, head), span, (role, concept) in zip(places, spans, decided, strict=True):
-        core = shares([labels.core[pick] for pick in span.picks], CORE_ATTRIBUTES)
-        every = shares([labels.every[pick] for pick in span.picks], CONCEPTS)
+        every, core = labels.shares(span)
         heads.append(
             HeadRole(
                 layer=layer,
@@ -189,12 +170,18 @@ def _role_map(
                 role=role,
                 concept=concept,
                 phrases=tuple(pool.phrases[pick] for pick in span.picks),
-                entropy=entropy(core),
+                entropy=entropy(core) if span.picks else None,
                 shares={name: share for name, share in every.items() if share},
             )
         )
+    return tuple(heads)
+
+
+def _provenance(
+    clip: FrozenClip, pool: TextPool, concepts: Concepts, settings: DiscoverySettings, source: str
+) -> Provenance:
     simple = {key: value for key, value in concepts.record.items() if isinstance(value, str | int | float | bool)}
-    provenance = Provenance(
+    return Provenance(
         source=source,
         model=clip.name,
         pretrained=clip.pretrained,
@@ -205,4 +192,3 @@ def _role_map(
         rule=settings.rule,
         thresholds={"quantile": settings.quantile, "majority": settings.majority},
     )
-    return RoleMap(heads=tuple(heads), provenance=provenance)

@@ -10,7 +10,10 @@ from typing import Literal
 from dear.roles.rolemap import Role
 
 Rule = Literal["dominance", "quantile"]
+RoleAndConcept = tuple[Role, str | None]
 STYLE = "style"
+SAME_ENTROPY = 9
+"""Decimals to which entropies are compared, so that the order in which shares are added does not matter."""
 
 
 def shares(labels: Sequence[str], concepts: Sequence[str]) -> dict[str, float]:
@@ -25,14 +28,13 @@ def entropy(distribution: Mapping[str, float]) -> float:
 
 
 def dominant(distribution: Mapping[str, float]) -> str | None:
-    """The concept with the largest share (of equal ones, the first), or None where there are no phrases."""
-    best = max(distribution, key=lambda concept: distribution[concept])
-    return best if distribution[best] > 0 else None
+    """The one concept with the largest share; None where several share the lead, or where there are no phrases."""
+    largest = max(distribution.values())
+    leading = [concept for concept, share in distribution.items() if share == largest]
+    return leading[0] if largest > 0 and len(leading) == 1 else None
 
 
-def role_by_dominance(
-    all_shares: Mapping[str, float], core: Sequence[str], *, majority: float = 0.5
-) -> tuple[Role, str | None]:
+def role_by_dominance(all_shares: Mapping[str, float], core: Sequence[str], *, majority: float = 0.5) -> RoleAndConcept:
     """The rule Table 2 looks like: what holds the majority of the phrases over all concepts decides."""
     concept = dominant(all_shares)
     if concept == STYLE:
@@ -49,31 +51,34 @@ def roles_by_quantile(
     *,
     quantile: float = 0.2,
     majority: float = 0.5,
-) -> list[tuple[Role, str | None]]:
+) -> list[RoleAndConcept]:
     """The rule of the paper's text: the bottom entropies are core attribute heads, the top ones generalise.
 
     A head whose phrases are mostly about a non-core concept is decided by that before the entropies are ranked, for a
-    forced choice among the core attributes would call it specialised in one of them.
+    forced choice among the core attributes would call it specialised in one of them. Heads with the same entropy get
+    the same treatment: a cut never goes through them. A head without phrases is mixed.
     """
-    settled = [_settled_by_non_core(head_shares, core, majority) for head_shares in all_shares]
-    open_heads = [index for index, role in enumerate(settled) if role is None]
-    ranked = sorted(open_heads, key=lambda index: (entropy(core_shares[index]), index))
-    edge = round(quantile * len(settled))
-    bottom, top = set(ranked[:edge]), set(ranked[max(edge, len(ranked) - edge) :])
-    roles: list[tuple[Role, str | None]] = []
-    for index, role in enumerate(settled):
-        if role is not None:
-            roles.append(role)
-        elif index in bottom and dominant(core_shares[index]) is not None:
-            roles.append((Role.CORE, dominant(core_shares[index])))
-        else:
-            roles.append((Role.GENERALIZATION if index in top else Role.MIXED, None))
-    return roles
+    decided = [_settled_by_non_core(head_shares, core, majority) for head_shares in all_shares]
+    entropies = {
+        index: round(entropy(core_shares[index]), SAME_ENTROPY)
+        for index, role in enumerate(decided)
+        if role is None and any(core_shares[index].values())
+    }
+    ranked = sorted(entropies.values())
+    edge = round(quantile * len(ranked))
+    low, high = (ranked[edge - 1], ranked[-edge]) if edge else (-math.inf, math.inf)
+    for index, value in entropies.items():
+        attribute = dominant(core_shares[index])
+        if value <= low and attribute is not None:
+            decided[index] = Role.CORE, attribute
+        elif value >= high and value > low:
+            decided[index] = Role.GENERALIZATION, None
+    return [role or (Role.MIXED, None) for role in decided]
 
 
 def _settled_by_non_core(
     all_shares: Mapping[str, float], core: Sequence[str], majority: float
-) -> tuple[Role, str | None] | None:
+) -> RoleAndConcept | None:
     role, concept = role_by_dominance(all_shares, core, majority=majority)
     return (role, concept) if role is Role.OTHER or concept == STYLE else None
 

@@ -1,17 +1,39 @@
-"""Images that a head responds to most and least, along the first phrase that describes it."""
+"""Images that a head responds to most and least, along the first phrase that describes it.
+
+Shapes: N images, B images of a batch, M described heads, E joint embedding.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from PIL import Image
 
 from dear.backbone.clip import FrozenClip
 from dear.data.images import ImageList, image_batches
 from dear.roles.capture import contributions
-from dear.roles.page import Examples
 from dear.roles.textspan import Array, Span
+
+THUMBNAIL = 72
+
+
+@dataclass(frozen=True)
+class Example:
+    """A small copy of an image, and its name."""
+
+    name: str
+    thumbnail: Image.Image
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Images a head responds to most and least along its first phrase, the strongest first."""
+
+    most: tuple[Example, ...]
+    least: tuple[Example, ...]
 
 
 def head_examples(
@@ -26,11 +48,13 @@ def head_examples(
 ) -> dict[tuple[int, int], Examples]:
     """Read the images once more and keep, for every described head, the extremes of its response."""
     described = [(place, span.picks[0]) for place, span in zip(places, spans, strict=True) if span.picks]
+    if not described:
+        return {}
     directions_ME = torch.from_numpy(texts_TE[[pick for _, pick in described]]).float()
     layer_rows = torch.tensor([layer - 1 for (layer, _), _ in described])
     head_rows = torch.tensor([head for (_, head), _ in described])
     indices: list[int] = []
-    responses = []
+    responses = [torch.zeros(0, len(described))]
     for group in image_batches(images, clip.preprocess_eval, size=32):
         if group.images is not None:
             heads_BLHE = contributions(clip, group.images.to(clip.device)).heads_BLHE.cpu()
@@ -38,10 +62,21 @@ def head_examples(
             indices += group.indices
         progress(group.stop)
     order_NM = np.argsort(torch.cat(responses).numpy(), axis=0, kind="stable")
+    shown = min(most, len(indices) // 2)  # no image is both among the most and among the least
+    thumbnails: dict[int, Example] = {}
+
+    def example(row: int) -> Example:
+        index = indices[row]
+        if index not in thumbnails:
+            small = images.open(index)
+            small.thumbnail((2 * THUMBNAIL, THUMBNAIL))
+            thumbnails[index] = Example(images.names[index], small)
+        return thumbnails[index]
+
     return {
         place: Examples(
-            most=tuple(images.open(indices[row]) for row in order_NM[::-1][:most, column]),
-            least=tuple(images.open(indices[row]) for row in order_NM[:most, column]),
+            most=tuple(example(row) for row in order_NM[::-1][:shown, column]),
+            least=tuple(example(row) for row in order_NM[:shown, column]),
         )
         for column, (place, _) in enumerate(described)
     }

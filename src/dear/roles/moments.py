@@ -84,7 +84,8 @@ def collect_moments(
 
 
 def _key(clip: FrozenClip, images: ImageList, first_layer: int, batch: int, blocks: int) -> str:
-    return sha256(json.dumps([clip.weights_sha256, images.sha256, first_layer, batch, blocks]).encode())
+    facts = [clip.weights_sha256, clip.precision, images.sha256, first_layer, batch, blocks]
+    return sha256(json.dumps(facts).encode())
 
 
 def _write(folder: Path, key: str, collected: Collected) -> None:
@@ -105,9 +106,11 @@ def _read(folder: Path, key: str) -> Collected | None:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         state, arrays = json.loads(header["__metadata__"]["state"]), arrays_from_bytes(data)
     except Exception as error:
-        raise CorruptArtefactError(f"{path} is damaged: delete it to start again.") from error
+        raise CorruptArtefactError(f"{path} is damaged: add --overwrite to start again.") from error
     if state["key"] != key:
-        raise RolesError(f"{path} belongs to other images, another backbone or other settings: choose another folder.")
+        raise RolesError(
+            f"{path} belongs to other images, another backbone or other layers: add --overwrite to start again."
+        )
     count = len(arrays) // 3
     blocks = (
         Moments(int(arrays[f"{i}.count"]), arrays[f"{i}.sum"].copy(), arrays[f"{i}.outer"].copy()) for i in range(count)

@@ -6,11 +6,12 @@ import base64
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from PIL import Image
 
+from dear.roles.examples import Example, Examples
 from dear.roles.rolemap import HeadRole, Role, RoleMap
 
 COLORS = {
@@ -29,15 +30,7 @@ MEANINGS = {
     Role.GENERALIZATION: "abstract or global: shielded from new tokens",
     Role.MIXED: "no single focus: sees everything",
 }
-THUMBNAIL = 72
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Images a head responds to most and least along its first phrase."""
-
-    most: tuple[Image.Image, ...]
-    least: tuple[Image.Image, ...]
+SHORT = {Role.GENERALIZATION: "general", Role.MIXED: "mixed"}
 
 
 def role_page(
@@ -72,7 +65,7 @@ def role_page(
 
 
 def _label(head: HeadRole) -> str:
-    return head.concept or head.role.value
+    return head.concept or SHORT.get(head.role, head.role.value)
 
 
 def _color(head: HeadRole) -> str:
@@ -113,7 +106,7 @@ def _details(head: HeadRole, examples: Examples | None) -> str:
         for name, share in sorted((head.shares or {}).items(), key=lambda item: (-item[1], item[0]))
     )
     pictures = ""
-    if examples:
+    if examples and examples.most:
         pictures = f"<p>Responds most to</p>{_strip(examples.most)}<p>Responds least to</p>{_strip(examples.least)}"
     role = head.role.value.replace("_", " ")
     return (
@@ -124,15 +117,17 @@ def _details(head: HeadRole, examples: Examples | None) -> str:
     )
 
 
-def _strip(images: Sequence[Image.Image]) -> str:
-    return '<div class="strip">' + "".join(f'<img alt="" src="{_data_url(image)}">' for image in images) + "</div>"
+def _strip(examples: Sequence[Example]) -> str:
+    images = (
+        f'<img alt="{escape(e.name)}" title="{escape(e.name)}" src="{_data_url(e.thumbnail)}" loading="lazy">'
+        for e in examples
+    )
+    return f'<div class="strip">{"".join(images)}</div>'
 
 
 def _data_url(image: Image.Image) -> str:
-    small = image.convert("RGB")
-    small.thumbnail((THUMBNAIL, THUMBNAIL))
     buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=80)
+    image.convert("RGB").save(buffer, "JPEG", quality=80)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
@@ -148,13 +143,21 @@ def _table(name: str, rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _provenance(roles: RoleMap) -> str:
-    items = roles.provenance.model_dump(exclude_none=True)
-    rows = "".join(f"<tr><th>{escape(key)}</th><td>{escape(str(value))}</td></tr>" for key, value in items.items())
+    items = {key: value for key, value in roles.provenance.model_dump(exclude_none=True).items() if value}
+    rows = "".join(
+        f"<tr><th>{escape(key.replace('_', ' '))}</th><td>{_value(value)}</td></tr>" for key, value in items.items()
+    )
     return f'<h2>Where this comes from</h2><div class="scroll"><table class="plain">{rows}</table></div>'
 
 
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "<br>".join(f"{escape(str(key).replace('_', ' '))}: {escape(str(item))}" for key, item in value.items())
+    return escape(", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value))
+
+
 _OPEN_TARGET = """
-const open=()=>{const d=document.querySelector(location.hash||"#none");if(d&&d.tagName==="DETAILS"){d.open=true;
+const open=()=>{const d=document.getElementById(location.hash.slice(1));if(d&&d.tagName==="DETAILS"){d.open=true;
 d.scrollIntoView({block:"center"})}};addEventListener("hashchange",open);open();
 """
 

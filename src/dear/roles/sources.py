@@ -18,22 +18,21 @@ DISCOVERY_SEED = 90_001
 
 
 def images_from(source: str, count: int | None = None) -> ImageList:
-    """Images of a folder, or of the world; the first `count` of an even spread, where a number is given."""
+    """Images of a folder, or of the world; `count` of them, evenly spread, where a number is given."""
     if source == WORLD:
         return _world_images(count or 2000)
     images = folder_images(source)
-    if count is None or count >= len(images):
-        return images
-    chosen = [index * len(images) // count for index in range(count)]
-    return ImageList(tuple(images.names[i] for i in chosen), lambda index: images.open(chosen[index]))
+    return images if count is None else images.spread(count)
 
 
 def pool_from(source: str) -> TextPool:
     """A text pool by name ("photographs", "world") or from a file."""
     if source == WORLD:
-        from dear.data.world.grammar import phrase_pool
+        from dear.data.world.grammar import PROMPTS, phrase_pool, prompt
+        from dear.data.world.vocabulary import NAMES
 
-        return TextPool(WORLD, tuple(phrase_pool()))
+        exemplars = {a: tuple(prompt(a, name, t) for name in NAMES[a] for t in PROMPTS[a]) for a in NAMES}
+        return TextPool(WORLD, tuple(phrase_pool()), exemplars=exemplars)
     return load_pool(source)
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dear.backbone.clip import FrozenClip
-from dear.data.images import ImageList
 from dear.files import write_atomic
+from dear.roles.concepts import preferred_count
 from dear.roles.corpus import TextPool
-from dear.roles.discover import Discovery, DiscoverySettings, pool_features
-from dear.roles.examples import head_examples
+from dear.roles.discover import RULES, Discovery, DiscoverySettings
+from dear.roles.examples import Examples
 from dear.roles.grid import role_grid
-from dear.roles.moments import Collected
+from dear.roles.moments import CHECKPOINT, Collected
 from dear.roles.page import role_page
-from dear.roles.stability import Variation, stability
+from dear.roles.stability import RESAMPLED, Variation
 
 FORMAT_VERSION = 1
+ROLES, RECORD, PAGE = "roles.json", "discovery.json", "index.html"
+FILES = (CHECKPOINT, ROLES, RECORD, PAGE)
 
 
 def write_discovery(
@@ -27,67 +30,70 @@ def write_discovery(
     pool: TextPool,
     discovery: Discovery,
     settings: DiscoverySettings,
-    example_images: ImageList | None,
+    variations: Sequence[Variation],
+    examples: Mapping[tuple[int, int], Examples],
 ) -> str:
     """Write all files of a discovery and return a summary for the terminal."""
-    variations = stability(clip, collected, pool, discovery, settings)
-    examples = None
-    if example_images is not None:
-        texts_TE = pool_features(clip, pool)
-        examples = head_examples(clip, example_images, discovery.places, discovery.spans, texts_TE)
-    record = _record(pool, discovery, settings, variations)
-    tables = {"Stability": _stability_rows(variations), "Concepts found": _cluster_rows(discovery)}
-    page = role_page(discovery.roles, title=f"What the heads of {clip.name} do", examples=examples, tables=tables)
-    write_atomic(folder / "discovery.json", (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
-    write_atomic(folder / "index.html", page.encode())
-    write_atomic(folder / "roles.json", discovery.roles.to_json().encode())
-    return "\n".join([role_grid(discovery.roles), "", *_remarks(discovery, variations), "", str(folder / "index.html")])
+    record = _record(collected, pool, discovery, settings, variations)
+    tables = {
+        "Stability": _stability_rows(variations),
+        "Clusters of phrases": _cluster_rows(discovery),
+        "Number of attributes": _validity_rows(discovery),
+    }
+    title = f"What the heads of {Path(clip.name).name} do"
+    page = role_page(discovery.roles, title=title, examples=examples, tables=tables)
+    text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_atomic(folder / RECORD, text.encode())
+    write_atomic(folder / PAGE, page.encode())
+    write_atomic(folder / ROLES, discovery.roles.to_json().encode())
+    remarks = _remarks(collected, discovery, variations)
+    return "\n".join([role_grid(discovery.roles), "", *remarks, "", str(folder / PAGE)])
 
 
 def _record(
-    pool: TextPool, discovery: Discovery, settings: DiscoverySettings, variations: list[Variation]
+    collected: Collected,
+    pool: TextPool,
+    discovery: Discovery,
+    settings: DiscoverySettings,
+    variations: Sequence[Variation],
 ) -> dict[str, Any]:
-    heads = []
-    for place, span, by_dominance, by_quantile in zip(
-        discovery.places,
-        discovery.spans,
-        discovery.by_rule["dominance"],
-        discovery.by_rule["quantile"],
-        strict=True,
-    ):
-        rows = [
-            {
-                "phrase": pool.phrases[pick],
-                "score": score,
-                "concept": discovery.labels.every[pick],
-                "attribute": discovery.labels.core[pick],
-            }
-            for pick, score in zip(span.picks, span.scores, strict=True)
-        ]
-        heads.append(
-            {
-                "layer": place[0],
-                "head": place[1],
-                "explained_variance": span.explained,
-                "dominance": [by_dominance[0].value, by_dominance[1]],
-                "quantile": [by_quantile[0].value, by_quantile[1]],
-                "phrases": rows,
-            }
-        )
     return {
         "format": "dear-discovery",
         "format_version": FORMAT_VERSION,
         "settings": settings.model_dump(mode="json"),
         "pool": {"name": pool.name, "phrases": len(pool.phrases), "sha256": pool.sha256},
-        "images": {"read": discovery.images_read, "problems": list(discovery.problems)},
+        "images": {"read": collected.whole().count, "problems": list(collected.problems)},
         "concepts": discovery.concepts.record,
         "dbcv_by_number_of_attributes": {str(count): score for count, score in discovery.validity.items()},
         "stability": [{"what": v.what, "same_role": v.same_role, "kappa": v.kappa} for v in variations],
-        "heads": heads,
+        "heads": [_head_record(pool, discovery, index) for index in range(len(discovery.places))],
     }
 
 
-def _stability_rows(variations: list[Variation]) -> list[dict[str, str]]:
+def _head_record(pool: TextPool, discovery: Discovery, index: int) -> dict[str, Any]:
+    (layer, head), span, labels = discovery.places[index], discovery.spans[index], discovery.labels
+    every, core = labels.shares(span)
+    decided = {rule: discovery.by_rule[rule][index] for rule in RULES}
+    return {
+        "layer": layer,
+        "head": head,
+        "explained_variance": span.explained,
+        "shares": every,
+        "core_shares": core,
+        **{rule: [role.value, concept] for rule, (role, concept) in decided.items()},
+        "phrases": [
+            {
+                "phrase": pool.phrases[pick],
+                "score": score,
+                "concept": labels.every[pick],
+                "attribute": labels.core[pick],
+            }
+            for pick, score in zip(span.picks, span.scores, strict=True)
+        ],
+    }
+
+
+def _stability_rows(variations: Sequence[Variation]) -> list[dict[str, str]]:
     return [
         {"changed": v.what, "heads that keep role and concept": f"{100 * v.same_role:.0f} %", "kappa": f"{v.kappa:.2f}"}
         for v in variations
@@ -97,23 +103,29 @@ def _stability_rows(variations: list[Variation]) -> list[dict[str, str]]:
 def _cluster_rows(discovery: Discovery) -> list[dict[str, str]]:
     clusters = discovery.concepts.record["clusters"]
     return [
-        {"concept": c["name"], "phrases": str(c["phrases"]), "most central": "; ".join(c["examples"])} for c in clusters
+        {"named": c["name"], "phrases": str(c["phrases"]), "most central": "; ".join(c["examples"])} for c in clusters
     ]
 
 
-def _remarks(discovery: Discovery, variations: list[Variation]) -> list[str]:
+def _validity_rows(discovery: Discovery) -> list[dict[str, str]]:
+    return [
+        {"attributes": str(count), "DBCV": "not defined" if score is None else f"{score:.3f}"}
+        for count, score in discovery.validity.items()
+    ]
+
+
+def _remarks(collected: Collected, discovery: Discovery, variations: Sequence[Variation]) -> list[str]:
     record = discovery.concepts.record
-    clusters, noise = len(record["clusters"]), record["noise"]
-    best = max(discovery.validity, key=lambda count: discovery.validity[count]) if discovery.validity else None
-    resampled = [v.same_role for v in variations if v.what.startswith("images resampled")]
-    remarks = [
-        f"{discovery.images_read} images read, {len(discovery.problems)} skipped.",
-        f"{clusters} clusters among {record['phrases']} phrases, {noise} noise; {record['method']}.",
-    ]
-    if best is not None:
+    clusters, noise, phrases = len(record["clusters"]), record["noise"], record["phrases"]
+    remarks = [f"{collected.whole().count} images read, {len(collected.problems)} skipped."]
+    remarks.append(f"{clusters} clusters among {phrases} phrases, {noise} of them noise ({record['method']}).")
+    if "fallback" in record:
+        remarks.append(f"Fallback: {record['fallback']}.")
+    if silent := sum(not span.picks for span in discovery.spans):
+        remarks.append(f"{silent} heads have no phrases: what they write does not vary over these images.")
+    if (best := preferred_count(discovery.validity)) is not None:
         remarks.append(f"DBCV prefers {best} attributes.")
+    resampled = [100 * v.same_role for v in variations if v.what.startswith(RESAMPLED)]
     if resampled:
-        remarks.append(
-            f"With resampled images {100 * min(resampled):.0f}-{100 * max(resampled):.0f} % keep their role."
-        )
+        remarks.append(f"With resampled images {min(resampled):.0f}-{max(resampled):.0f} % of heads keep their role.")
     return remarks

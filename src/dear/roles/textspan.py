@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 RELATIVE_ZERO = 1e-5
-"""A singular value, or a score, this much smaller than the largest is nothing."""
-
+"""A singular value this much smaller than the largest is nothing; so is a score this much smaller than the output."""
 
 TIE = 1e-9
 """Scores this close, relatively, are the same score."""
@@ -60,7 +59,7 @@ def textspan(moments: Moments, head: int, texts_TE: Array, *, rank: int, most: i
     """Pick up to `most` texts: each time the one along which the head varies most, then remove that direction.
 
     `rank` is the head's dimension: texts are projected onto the head's row space before they compete. Picking ends
-    early where nothing is left to span.
+    early where nothing is left to span, and a head that never varies has no phrase at all.
     """
     second_EE = moments.outer_MEE[head] / moments.count
     mean_E = moments.sum_ME[head] / moments.count
@@ -68,13 +67,14 @@ def textspan(moments: Moments, head: int, texts_TE: Array, *, rank: int, most: i
     texts_TR = texts_TE @ basis_ER
     covariance_RR = basis_ER.T @ (second_EE - np.outer(mean_E, mean_E)) @ basis_ER
     total = float(np.trace(covariance_RR))
+    nothing = RELATIVE_ZERO * float(np.sqrt(np.trace(second_EE)))
     picks: list[int] = []
     scores: list[float] = []
     while len(picks) < most:
         variances_T = np.einsum("tr,rs,ts->t", texts_TR, covariance_RR, texts_TR, optimize=True)
         pick = int(np.argmax(variances_T >= (1 - TIE) * variances_T.max()))  # of equal ones, the first
         score = float(np.sqrt(max(variances_T[pick], 0.0)))
-        if score <= RELATIVE_ZERO * (scores[0] if scores else 0.0):
+        if score <= nothing:
             break
         direction_R = texts_TR[pick] / np.linalg.norm(texts_TR[pick])
         texts_TR = texts_TR - np.outer(texts_TR @ direction_R, direction_R)
@@ -83,7 +83,7 @@ def textspan(moments: Moments, head: int, texts_TE: Array, *, rank: int, most: i
         covariance_RR = keep_RR @ covariance_RR @ keep_RR
         picks.append(pick)
         scores.append(score)
-    explained = 1 - float(np.trace(covariance_RR)) / total if total > 0 else 0.0
+    explained = 1 - float(np.trace(covariance_RR)) / total if picks else 0.0
     return Span(tuple(picks), tuple(scores), explained)
 
 
