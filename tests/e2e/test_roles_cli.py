@@ -135,7 +135,7 @@ BAD = {
     "missing folder": (lambda p, t: {"images": t / "none"}, "is not a folder"),
     "no images": (lambda p, t: {"images": t}, "There are no images"),
     "rule": (lambda p, t: {"rule": "majority"}, "rule is 'majority'"),
-    "centroids": (lambda p, t: {"centroids": "means"}, "clustering.centroids is 'means'"),
+    "centroids": (lambda p, t: {"centroids": "means"}, "centroids is 'means'"),
     "sentence model": (lambda p, t: {"sentence_model": t / "none"}, "The sentence model"),
     "layer": (lambda p, t: {"first_layer": 7}, "The first layer is 7, but the image tower"),
     "out is a file": (lambda p, t: {"out": write(t / "file", b"x")}, "is a file"),
