@@ -14,7 +14,17 @@ NAMES_OF_SETS = world_dataset_names()
 
 def test_every_kind_of_data_set_is_there():
     stands_for = " ".join(one.stands_for for one in DATASETS.values())
-    for name in "DTD Flowers102 Caltech101 EuroSAT StanfordCars ImageNet ImageNetV2 ImageNet-Sketch ImageNet-A".split():
+    for name in [
+        "DTD",
+        "Flowers102",
+        "Caltech101",
+        "EuroSAT",
+        "StanfordCars",
+        "ImageNet",
+        "ImageNetV2",
+        "ImageNet-Sketch",
+        "ImageNet-A",
+    ]:
         assert name in stands_for
     assert "ImageNet-R" in stands_for
     assert len({one.seed for one in DATASETS.values()}) == len(DATASETS)

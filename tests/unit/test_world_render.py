@@ -117,7 +117,9 @@ def test_held_out_pairs_never_appear_in_pretraining_but_do_later():
 
 
 def test_pretraining_draws_all_values_about_evenly():
-    counts = {a: np.bincount([truth(draw_scene((1, 0, i, 0)))[k] for i in range(2400)]) for k, a in enumerate(ATTRIBUTES)}
+    counts = {
+        a: np.bincount([truth(draw_scene((1, 0, i, 0)))[k] for i in range(2400)]) for k, a in enumerate(ATTRIBUTES)
+    }
     for attribute, count in counts.items():
         assert len(count) == len(NAMES[attribute])
         assert count.min() > 0.5 * count.mean()

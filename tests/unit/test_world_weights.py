@@ -4,7 +4,15 @@ import json
 
 import pytest
 
-from dear.data.world.clip import CONFIG_FILE, MERGES_FILE, WEIGHTS_FILE, assets_folder, config, read_folder, write_tokenizer
+from dear.data.world.clip import (
+    CONFIG_FILE,
+    MERGES_FILE,
+    WEIGHTS_FILE,
+    assets_folder,
+    config,
+    read_folder,
+    write_tokenizer,
+)
 from dear.data.world.datasets import load_world_dataset, world_dataset_names
 from dear.data.world.score import attribute_accuracy, dataset_accuracy
 from dear.data.world.vocabulary import ATTRIBUTES

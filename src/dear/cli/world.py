@@ -40,17 +40,19 @@ def pretrain(
         def show(step: int, metrics: dict[str, float]) -> None:
             bar.update(task, completed=step, description=f"loss {metrics['loss']:.3f} clip {metrics['clip']:.3f}")
 
-        done = run(
-            out, settings, resume=resume, stop_after=stop_after, checkpoint_every=checkpoint_every, on_step=show
-        )
+        done = run(out, settings, resume=resume, stop_after=stop_after, checkpoint_every=checkpoint_every, on_step=show)
     finished = done == settings.steps
-    typer.echo(f"{done} of {settings.steps} steps; {'CLIP in ' + str(out / 'clip') if finished else 'go on with --resume'}")
+    typer.echo(
+        f"{done} of {settings.steps} steps; {'CLIP in ' + str(out / 'clip') if finished else 'go on with --resume'}"
+    )
 
 
 @app.command()
 def preview(
     out: Annotated[Path, typer.Option(help="PNG file to write.")],
-    what: Annotated[str, typer.Option(help="color, shape, texture, object, location, styles, scenes or a data set.")] = "scenes",
+    what: Annotated[
+        str, typer.Option(help="color, shape, texture, object, location, styles, scenes or a data set.")
+    ] = "scenes",
     zoom: Annotated[int, typer.Option(min=1, max=8, help="Pixels per pixel.")] = 2,
 ) -> None:
     """Draw a contact sheet of the world."""

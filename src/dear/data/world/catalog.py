@@ -19,7 +19,7 @@ class WorldClass:
 
 @dataclass(frozen=True)
 class WorldDataset:
-    """A data set: what it stands for, its prompt, its classes in sorted order, how it looks, how many images a class."""
+    """A data set: what it stands for, its prompt, its classes (sorted by name), its looks, how many images a class."""
 
     name: str
     stands_for: str
@@ -122,9 +122,7 @@ _BROAD = WorldDataset(
     test=60,
 )
 
-_HARD = replace(
-    _FREE, shape_sizes=(20, 28), object_sizes=(16, 24), turn=40, light=90, noise=40, clutter=12, overlap=14
-)
+_HARD = replace(_FREE, shape_sizes=(20, 28), object_sizes=(16, 24), turn=40, light=90, noise=40, clutter=12, overlap=14)
 
 _ALL = (
     WorldDataset(
@@ -186,7 +184,12 @@ _ALL = (
     ),
     _BROAD,
     replace(
-        _BROAD, name="world-broad-v2", stands_for="ImageNetV2", about="drawn again, with more variation", looks=(_FREE,), seed=8
+        _BROAD,
+        name="world-broad-v2",
+        stands_for="ImageNetV2",
+        about="drawn again, with more variation",
+        looks=(_FREE,),
+        seed=8,
     ),
     replace(
         _BROAD,

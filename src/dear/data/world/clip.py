@@ -79,7 +79,8 @@ def _components(seed: int, width: int) -> Tensor:
     images = to_input([pretraining_pair(seed, index).image for index in range(400)]).double()
     patches = nn.functional.unfold(images, PATCH, stride=PATCH).transpose(1, 2).reshape(-1, 3 * PATCH * PATCH)
     values, vectors = torch.linalg.eigh(torch.cov(patches.T))
-    return 0.5 * (vectors[:, -width:] / (values[-width:] + 0.004) ** 0.4).T.float()
+    scaled: Tensor = 0.5 * (vectors[:, -width:] / (values[-width:] + 0.004) ** 0.4).T.float()
+    return scaled
 
 
 def _add_magnitudes(mlp: Any, seed: int) -> None:

@@ -63,11 +63,15 @@ class World:
     def item(self, split: str, label: int, index: int) -> WorldItem:
         """Return one image of one class."""
         if not 0 <= index < self.count(split):
-            raise ConfigError(f"{self.declaration.name} has {self.count(split)} {split} images a class, not {index + 1}.")
+            raise ConfigError(
+                f"{self.declaration.name} has {self.count(split)} {split} images a class, not {index + 1}."
+            )
         one = self.declaration
         key = (_STREAM + one.seed, SPLITS.index(split), label, index)
         look = one.looks[words((*key, 0), 1)[0] % len(one.looks)]
-        return WorldItem(one.name, split, label, index, one.classes[label].name, self._scene(label, key), look, (*key, 1))
+        return WorldItem(
+            one.name, split, label, index, one.classes[label].name, self._scene(label, key), look, (*key, 1)
+        )
 
     def items(self, split: str) -> Iterator[WorldItem]:
         """Go through a split, class by class."""
@@ -96,7 +100,9 @@ def matches(scene: Scene, fixed: dict[str, str]) -> bool:
 def load_world_dataset(name: str) -> World:
     """Return a data set of the world by its name."""
     if name not in DATASETS:
-        raise ConfigError(f"there is no world data set {name!r}; they are {', '.join(DATASETS)}.{did_you_mean(name, DATASETS)}")
+        raise ConfigError(
+            f"there is no world data set {name!r}; they are {', '.join(DATASETS)}.{did_you_mean(name, DATASETS)}"
+        )
     return World(DATASETS[name])
 
 
@@ -105,4 +111,13 @@ def world_dataset_names() -> tuple[str, ...]:
     return tuple(DATASETS)
 
 
-__all__ = ["SPLITS", "World", "WorldClass", "WorldDataset", "WorldItem", "load_world_dataset", "matches", "world_dataset_names"]
+__all__ = [
+    "SPLITS",
+    "World",
+    "WorldClass",
+    "WorldDataset",
+    "WorldItem",
+    "load_world_dataset",
+    "matches",
+    "world_dataset_names",
+]

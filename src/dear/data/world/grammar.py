@@ -46,11 +46,35 @@ _OPENINGS = ("", "", "a photo of ", "a picture of ", "an image of ", "a drawing 
 _JOINS = ("{a} beside {b}", "{a} next to {b}", "{a} and {b}", "{a} with {b}", "{b} near {a}", "{b} and {a}")
 
 PROMPTS: dict[str, tuple[str, ...]] = {
-    "color": ("{a} shape", "something {w}", "the color {w}", "{a} thing", "a photo of {a} figure", "{w}", "{w} colored"),
+    "color": (
+        "{a} shape",
+        "something {w}",
+        "the color {w}",
+        "{a} thing",
+        "a photo of {a} figure",
+        "{w}",
+        "{w} colored",
+    ),
     "shape": ("{a}", "the shape of {a}", "a photo of {a}", "something shaped like {a}", "a picture of {a}", "{w}"),
-    "texture": ("{a} shape", "something {w}", "{a} texture", "{a} pattern", "{a} surface", "a photo of {a} thing", "{w}"),
+    "texture": (
+        "{a} shape",
+        "something {w}",
+        "{a} texture",
+        "{a} pattern",
+        "{a} surface",
+        "a photo of {a} thing",
+        "{w}",
+    ),
     "object": ("{a}", "a photo of {a}", "a picture of {a}", "there is {a}", "an image of {a}", "{w}"),
-    "location": ("{p}", "a photo taken {p}", "a view of {t}", "a scene {p}", "{t}", "a picture of {t}", "something {p}"),
+    "location": (
+        "{p}",
+        "a photo taken {p}",
+        "a view of {t}",
+        "a scene {p}",
+        "{t}",
+        "a picture of {t}",
+        "something {p}",
+    ),
 }
 
 # One template a data set, none of which pre-training uses.

@@ -169,7 +169,13 @@ def _mountains(c: Canvas, k: Chance) -> None:
         h = (base - top) * cap
         c.poly(
             (242, 246, 250),
-            [(x, top), (x + w * cap, top + h), (x + w * 0.1, top + h * 0.75), (x - w * 0.08, top + h * 1.1), (x - w * cap, top + h)],
+            [
+                (x, top),
+                (x + w * cap, top + h),
+                (x + w * 0.1, top + h * 0.75),
+                (x - w * 0.08, top + h * 1.1),
+                (x - w * cap, top + h),
+            ],
         )
     c.hills(k.shade((84, 104, 88)), k, 70, 3)
 
@@ -253,7 +259,15 @@ def _road(c: Canvas, k: Chance) -> None:
     for part in range(5):
         y0 = horizon + 3 + part * part * 2.6
         y1 = y0 + 2.5 + part * 1.3
-        c.poly((246, 214, 90), [(x - 0.4 - part * 0.35, y0), (x + 0.4 + part * 0.35, y0), (x + 0.7 + part * 0.45, y1), (x - 0.7 - part * 0.45, y1)])
+        c.poly(
+            (246, 214, 90),
+            [
+                (x - 0.4 - part * 0.35, y0),
+                (x + 0.4 + part * 0.35, y0),
+                (x + 0.7 + part * 0.45, y1),
+                (x - 0.7 - part * 0.45, y1),
+            ],
+        )
 
 
 def _reef(c: Canvas, k: Chance) -> None:
@@ -291,7 +305,10 @@ def _snow(c: Canvas, k: Chance) -> None:
     for _ in range(3):
         x, y = k.below(WIDTH), k.between(horizon + 12, 72)
         for part in range(3):
-            c.poly((86, 116, 112), [(x, y - 16 + part * 4), (x + 3 + part, y - 8 + part * 4), (x - 3 - part, y - 8 + part * 4)])
+            c.poly(
+                (86, 116, 112),
+                [(x, y - 16 + part * 4), (x + 3 + part, y - 8 + part * 4), (x - 3 - part, y - 8 + part * 4)],
+            )
         c.poly((244, 248, 252), [(x, y - 17), (x + 2.4, y - 12), (x - 2.4, y - 12)])
     for _ in range(70):
         c.oval((252, 253, 255), k.below(WIDTH), k.below(HEIGHT), 0.9, 0.9)
@@ -324,7 +341,12 @@ def _farm(c: Canvas, k: Chance) -> None:
     for i in range(-12, 13):
         c.poly(
             k.shade((150, 170, 66), 8),
-            [(focus + i * 5 - 1, horizon), (focus + i * 5 + 1, horizon), (focus + i * 19 + 4.5, HEIGHT), (focus + i * 19 - 4.5, HEIGHT)],
+            [
+                (focus + i * 5 - 1, horizon),
+                (focus + i * 5 + 1, horizon),
+                (focus + i * 19 + 4.5, HEIGHT),
+                (focus + i * 19 - 4.5, HEIGHT),
+            ],
         )
     c.box((166, 62, 52), x - 7, horizon - 10, x + 7, horizon + 2)
     c.poly((112, 50, 46), [(x - 9, horizon - 10), (x, horizon - 17), (x + 9, horizon - 10)])

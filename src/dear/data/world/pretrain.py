@@ -117,7 +117,9 @@ def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.98), eps=1e-8)
 
 
-def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, settings: Settings) -> None:
+def save_checkpoint(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, settings: Settings
+) -> None:
     """Write model, optimizer and step into one file, all or nothing."""
     tensors = {f"model.{name}": value.detach().contiguous() for name, value in model.state_dict().items()}
     for name, parameter in model.named_parameters():

@@ -94,9 +94,7 @@ def line(board: Board, x0: float, y0: float, x1: float, y1: float, thick: float)
     """Draw a straight stroke with round ends."""
     ax, ay, bx, by = (round(v * board.unit) for v in (x0, y0, x1, y1))
     radius = max(round(thick * board.unit / 2), 1)
-    where, x, y = board.window(
-        min(ax, bx) - radius, min(ay, by) - radius, max(ax, bx) + radius, max(ay, by) + radius
-    )
+    where, x, y = board.window(min(ax, bx) - radius, min(ay, by) - radius, max(ax, bx) + radius, max(ay, by) + radius)
     ux, uy = bx - ax, by - ay
     length2 = ux * ux + uy * uy
     ends = ((x - ax) ** 2 + (y - ay) ** 2 <= radius * radius) | ((x - bx) ** 2 + (y - by) ** 2 <= radius * radius)
@@ -148,7 +146,5 @@ def coverage(board: Bytes, slots: int, size: int, degrees: int, flip: bool) -> N
     row = (y * SIDE // (128 * fine)) + SIDE // 2
     inside = (column >= 0) & (column < SIDE) & (row >= 0) & (row < SIDE)
     found = np.where(inside, board[np.clip(row, 0, SIDE - 1), np.clip(column, 0, SIDE - 1)], 0)
-    share = [
-        (found == slot).reshape(size, 3, size, 3).sum(axis=(1, 3)) * 256 // 9 for slot in range(1, slots + 1)
-    ]
+    share = [(found == slot).reshape(size, 3, size, 3).sum(axis=(1, 3)) * 256 // 9 for slot in range(1, slots + 1)]
     return np.stack(share).astype(np.int32)
