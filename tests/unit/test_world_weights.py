@@ -4,7 +4,15 @@ import json
 
 import pytest
 
-from dear.data.world.clip import CONFIG_FILE, MERGES_FILE, WEIGHTS_FILE, assets_folder, config, read_folder
+from dear.data.world.clip import (
+    CONFIG_FILE,
+    MERGES_FILE,
+    WEIGHTS_FILE,
+    assets_folder,
+    config,
+    read_folder,
+    write_tokenizer,
+)
 from dear.data.world.datasets import load_world_dataset, world_dataset_names
 from dear.data.world.score import attribute_accuracy, dataset_accuracy
 from dear.data.world.vocabulary import ATTRIBUTES
@@ -23,6 +31,11 @@ def test_folder_is_small_and_complete():
     settings = config()["model_cfg"]
     assert settings["vision_cfg"]["layers"] == settings["text_cfg"]["layers"] == 12
     assert settings["text_cfg"]["heads"] >= 6
+
+
+def test_the_tokenizer_is_the_one_the_code_makes(tmp_path):
+    write_tokenizer(tmp_path)
+    assert (tmp_path / MERGES_FILE).read_bytes() == (assets_folder() / MERGES_FILE).read_bytes()
 
 
 def test_every_attribute_is_known(shipped):

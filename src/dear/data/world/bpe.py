@@ -6,6 +6,7 @@ import gzip
 import re
 from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 HEADER = "#version: dear world 1"
@@ -20,7 +21,7 @@ def train_merges(texts: Iterable[str], count: int) -> list[tuple[str, str]]:
     while len(merges) < count:
         pairs: Counter[tuple[str, str]] = Counter()
         for word, parts in split.items():
-            for pair in zip(parts, parts[1:], strict=False):
+            for pair in pairwise(parts):
                 pairs[pair] += frequency[word]
         if not pairs:
             break

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dear.data.world.bpe import train_merges, vocabulary_size, write_merges
 from dear.data.world.grammar import vocabulary_text
 from dear.data.world.raster import Bytes
+from dear.data.world.samples import PATCH, pretraining_pair
 from dear.errors import BackboneError
 
 MERGES = 600
@@ -50,8 +51,10 @@ def config() -> dict[str, Any]:
 def build(seed: int) -> nn.Module:
     """Return an untrained model whose vision tower starts well.
 
-    Patch positions are two-dimensional sine waves, and every block starts close to passing its input on (open_clip
-    does the same for the text tower).
+    Patch positions are two-dimensional sine waves; every block starts close to passing its input on (open_clip does
+    the same for the text tower); the patch embedding gives the patches' principal components, fine ones amplified;
+    and the first block adds their magnitudes, of which textures are made. A vision tower that starts with random
+    numbers has to find such even functions by chance, which took more images than there is time for.
     """
     from open_clip.model import CLIP
 
@@ -66,7 +69,29 @@ def build(seed: int) -> nn.Module:
         for block in blocks:
             block.attn.out_proj.weight.mul_((2 * len(blocks)) ** -0.5)
             block.mlp.c_proj.weight.mul_((2 * len(blocks)) ** -0.5)
+        visual.conv1.weight.copy_(_components(seed, len(visual.conv1.weight)).view_as(visual.conv1.weight))
+        _add_magnitudes(blocks[0].mlp, seed)
     return model
+
+
+def _components(seed: int, width: int) -> Tensor:
+    """Directions of most variance of the world's patches, scaled towards equal variance, (width, 192)."""
+    images = to_input([pretraining_pair(seed, index).image for index in range(400)]).double()
+    patches = nn.functional.unfold(images, PATCH, stride=PATCH).transpose(1, 2).reshape(-1, 3 * PATCH * PATCH)
+    values, vectors = torch.linalg.eigh(torch.cov(patches.T))
+    scaled: Tensor = 0.5 * (vectors[:, -width:] / (values[-width:] + 0.004) ** 0.4).T.float()
+    return scaled
+
+
+def _add_magnitudes(mlp: Any, seed: int) -> None:
+    """Let half of a block's hidden units give gelu(x) + gelu(−x), close to |x|, of every channel, mixed at random."""
+    width = mlp.c_fc.in_features
+    generator = torch.Generator().manual_seed(seed)
+    mix, _ = torch.linalg.qr(torch.randn(width, width, generator=generator))
+    mlp.c_fc.weight[: 2 * width] = 1.5 * torch.cat([torch.eye(width), -torch.eye(width)])
+    mlp.c_fc.bias[: 2 * width] = 0.0
+    mlp.c_proj.weight[:, : 2 * width] = 0.6 * torch.cat([mix, mix], dim=1)
+    mlp.c_proj.bias.copy_(-0.6 * mix.sum(dim=1))
 
 
 def _waves(side: int, width: int) -> Tensor:

@@ -71,17 +71,17 @@ def per_attribute(logits_BT: Tensor, truth: Tensor, asked: Sequence[int]) -> Ten
 
 
 def per_patch(logits_BNT: Tensor, batch: Batch) -> Tensor:
-    """The same for single patches: the shape's colour, shape and texture where it is, and so on."""
+    """The same for single patches, (5,): the shape's colour, shape and texture where it is, and so on."""
     shape, thing = batch.shape_patches, batch.object_patches
     if batch.kept is not None:
         shape, thing = shape.gather(1, batch.kept), thing.gather(1, batch.kept)
     weights = [(shape > 0.4).float()] * 3 + [(thing > 0.3).float(), (shape + thing < 0.1).float()]
-    total = logits_BNT.new_zeros(())
+    losses = []
     for i, (part, weight) in enumerate(zip(torch.split(logits_BNT, PROMPT_COUNTS, dim=2), weights, strict=True)):
         target = batch.truth[:, i, None].expand(weight.shape)
         loss_BN = F.cross_entropy(part.flatten(0, 1), target.flatten(), reduction="none").view_as(weight)
-        total = total + (loss_BN * weight).sum() / weight.sum().clamp(min=1)
-    return total / len(weights)
+        losses.append((loss_BN * weight).sum() / weight.sum().clamp(min=1))
+    return torch.stack(losses)
 
 
 def per_prompt(prompts_TD: Tensor, anchors: Sequence[Tensor], scale: Tensor) -> Tensor:
@@ -109,7 +109,8 @@ def total_loss(model: Any, anchors: Tensor, batch: Batch, patch_weight: float) -
     attributes = per_attribute(scale * cls_BD @ anchors_TD.T, batch.truth, range(len(ATTRIBUTES)))
     prompts = per_prompt(prompts_TD, [blocks[a] for a in batch.asked], scale)
     patches = per_patch(scale * features_BLD[:, 1:] @ anchors_TD.T, batch)
-    loss = clip + named + attributes.mean() + 0.5 * prompts + patch_weight * patches
-    terms = {"clip": clip, "named": named, "prompts": prompts, "patches": patches, "scale": scale}
+    loss = 0.25 * (clip + named) + 0.5 * prompts + 0.5 * attributes.sum() + patch_weight * patches.sum()
+    terms = {"clip": clip, "named": named, "prompts": prompts, "scale": scale}
     terms |= {attribute: attributes[i] for i, attribute in enumerate(ATTRIBUTES)}
+    terms |= {f"patch_{attribute}": patches[i] for i, attribute in enumerate(ATTRIBUTES)}
     return loss, {name: value.detach() for name, value in terms.items()}

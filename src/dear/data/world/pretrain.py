@@ -36,7 +36,7 @@ class Settings:
     """Everything that decides the result."""
 
     seed: int = 0
-    steps: int = 2400
+    steps: int = 1700
     shards: int = 2  # a batch is so many shards, each with its own loss; threads work on them side by side
     shard: int = 96  # images a shard
     captions: int = 24  # so many of a shard's images come with a caption
@@ -44,8 +44,9 @@ class Settings:
     lr: float = 1.5e-3
     weight_decay: float = 0.05
     warmup: int = 40  # steps
-    cooldown: float = 0.3  # of the steps: the rate falls to nothing, and all patches are shown
-    kept: int = 24  # patches shown before that
+    cooldown: float = 0.35  # of the steps, in which the rate falls to nothing
+    dense_from: int = 400  # from this step on all patches are shown (outlines need them)
+    kept: int = 24  # patches shown before that, which is twice as fast
     patch_weight: float = 1.0  # of the per-patch loss, falling with the rate
 
     @property
@@ -75,7 +76,7 @@ def make_batch(settings: Settings, step: int, shard: int, tokenizer: Any) -> Bat
         for value in range(len(NAMES[ATTRIBUTES[a]]))
     ]
     kept = None
-    if step < settings.plateau:
+    if step < settings.dense_from:
         raw = np.random.PCG64(np.random.SeedSequence((_PATCH_STREAM, settings.seed, number))).random_raw(size * 64)
         order = np.argsort(raw.reshape(size, 64), axis=1, kind="stable")[:, : settings.kept]
         kept = torch.from_numpy(np.sort(order, axis=1))

@@ -32,7 +32,7 @@ def _scene(index: int, **fixed: str) -> Scene:
 
 
 def contact_sheet(what: str) -> Bytes:
-    """Return a sheet: an attribute (a row a value), "styles" (a row a style), "scenes", or a data set (a row a class)."""
+    """Return a sheet of an attribute, of "styles" (a row each), of "scenes", or of a data set (four images a class)."""
     if what in ATTRIBUTES:
         values = NAMES[what]
         cells = [
@@ -49,7 +49,7 @@ def contact_sheet(what: str) -> Bytes:
         count = min(len(data.class_names), 24)
         cells = [[data.item("train", label, j).render() for j in range(4)] for label in range(count)]
         third = (count + 2) // 3
-        return _sheet([sum(cells[i::third], []) for i in range(third)])
+        return _sheet([[image for cell in cells[i::third] for image in cell] for i in range(third)])
     choices = ", ".join([*ATTRIBUTES, "styles", "scenes", *world_dataset_names()])
     raise ConfigError(f"there is no sheet {what!r}; choose one of {choices}.")
 

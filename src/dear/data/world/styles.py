@@ -43,7 +43,8 @@ def _sketch(image: Ints) -> Ints:
     """Dark lines on paper, with a trace of the colour left."""
     lines = np.minimum(_edges(image) * 2, 255)
     paper = 238 - (238 - image) * 70 // 256
-    return paper * (255 - lines)[..., None] // 255
+    drawn: Ints = paper * (255 - lines)[..., None] // 255
+    return drawn
 
 
 def _poster(image: Ints) -> Ints:
@@ -72,7 +73,8 @@ def _night(image: Ints) -> Ints:
 def _negative(image: Ints) -> Ints:
     """Light and dark exchanged, hues kept."""
     gray = _gray(image)[..., None]
-    return np.clip(image + 255 - 2 * gray, 0, 255)
+    turned: Ints = np.clip(image + 255 - 2 * gray, 0, 255)
+    return turned
 
 
 def _watercolor(image: Ints) -> Ints:
@@ -102,7 +104,8 @@ def _neon(image: Ints) -> Ints:
     """Bright contours of the scene's own colours on black."""
     lines = np.minimum(_edges(image) * 3, 255)[..., None]
     glow = np.minimum(image * 5 // 4 + 30, 255)
-    return glow * lines // 255 + image * (255 - lines) // 1020
+    lit: Ints = glow * lines // 255 + image * (255 - lines) // 1020
+    return lit
 
 
 STYLES: dict[str, Callable[[Ints], Ints]] = {
