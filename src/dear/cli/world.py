@@ -85,8 +85,12 @@ def score(
 
 def score_table(result: dict[str, Any]) -> str:
     """Return scores as two Markdown tables."""
-    lines = ["| attribute | top-1 | chance |", "|---|---:|---:|"]
-    lines += [f"| {name} | {row['top1']:.1f} | {row['chance']:.1f} |" for name, row in result["attributes"].items()]
+    lines = [
+        "| attribute | top-1 | seen combinations | never-seen combinations | chance |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, row in result["attributes"].items():
+        lines.append(f"| {name} | " + " | ".join(f"{row[k]:.1f}" for k in ("top1", "seen", "unseen", "chance")) + " |")
     lines += ["", "| data set | classes | images | all | base | novel |", "|---|---:|---:|---:|---:|---:|"]
     for name, row in result["datasets"].items():
         figures = " | ".join(f"{row[part]:.1f}" for part in ("all", "base", "novel"))
