@@ -65,7 +65,7 @@ def preview(
 @app.command()
 def score(
     clip: Annotated[Path | None, typer.Option(help="open_clip folder; the shipped weights by default.")] = None,
-    images: Annotated[int, typer.Option(min=1, help="Held-out renderings for the attributes.")] = 2000,
+    images: Annotated[int, typer.Option(min=1, help="Held-out renderings for the attributes.")] = 4000,
     per_class: Annotated[int | None, typer.Option(min=1, help="Test images a class; all by default.")] = None,
     data: Annotated[str | None, typer.Option(help="Comma-separated data sets; all by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
