@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dear.backbone.augment import TrainTransform
 from dear.backbone.text import TextTower
 from dear.backbone.vision import VisionTower
 
@@ -51,7 +52,7 @@ class FrozenClip(nn.Module):
         seed: int | None,
         geometry: Geometry,
         weights_sha256: str,
-        preprocess_train: Callable[[Any], Tensor],
+        preprocess_train: TrainTransform,
         preprocess_eval: Callable[[Any], Tensor],
         tokenizer: Callable[..., Tensor],
         text_pool: str,

@@ -19,6 +19,7 @@ from open_clip.transformer import LayerNormFp32
 from torch import Tensor, nn
 from torchvision import transforms
 
+from dear.backbone.augment import TrainTransform
 from dear.backbone.clip import FrozenClip, Geometry, content_hash
 from dear.backbone.support import unsupported
 from dear.errors import BackboneError, HubError, did_you_mean
@@ -232,24 +233,11 @@ def _tokenizer(name: str, vocab_size: int) -> Callable[..., Tensor]:
     return tokenizer
 
 
-def _to_rgb(image: Any) -> Any:
-    return image.convert("RGB")
-
-
-def _train_transform(cfg: Any) -> Callable[[Any], Tensor]:
+def _train_transform(cfg: Any) -> TrainTransform:
     """The paper's augmentation at this backbone's size, interpolation, mean and standard deviation."""
-    transform: Callable[[Any], Tensor] = transforms.Compose(
-        [
-            _to_rgb,
-            transforms.RandomResizedCrop(
-                cfg.size, scale=(0.5, 1.0), interpolation=transforms.InterpolationMode(cfg.interpolation)
-            ),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize(cfg.mean, cfg.std),
-        ]
-    )
-    return transform
+    to_input = transforms.Compose([transforms.ToTensor(), transforms.Normalize(cfg.mean, cfg.std)])
+    size = (cfg.size, cfg.size) if isinstance(cfg.size, int) else tuple(cfg.size)
+    return TrainTransform(size=size, interpolation=cfg.interpolation, to_input=to_input)
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from dear.data.world.vocabulary import ATTRIBUTES, NAMES
 
+FIRST_LATE_LAYER = 9
+UNKNOWN = -100  # what cross-entropy leaves out
 PROMPT_COUNTS = [len(NAMES[attribute]) for attribute in ATTRIBUTES]
 
 
@@ -26,23 +28,34 @@ class Batch:
     tokens: Tensor  # (C, length): captions of the first C images
     asked: tuple[int, ...]  # the attributes whose values are named by prompts
     prompt_tokens: Tensor  # (T, length): one prompt for every value of those attributes
-    truth: Tensor  # (B, 5) values
+    truth: Tensor  # (B, 5) values, UNKNOWN where the picture does not tell
     mentioned: Tensor  # (C, 5) true where the caption speaks of the attribute
     shape_patches: Tensor  # (B, 64) share of the patch, 0 to 1
     object_patches: Tensor  # (B, 64)
     kept: Tensor | None  # (B, N) patches that the model sees, or all
+    restarted: Tensor  # (B,) true where [CLS] enters the late layers as it entered the first
 
 
-def image_features(model: nn.Module, images: Tensor, kept: Tensor | None) -> Tensor:
-    """Return normalised features of [CLS] and of every kept patch, (B, 1 + N, D)."""
+def image_features(model: nn.Module, images: Tensor, kept: Tensor | None, restarted: Tensor) -> Tensor:
+    """Return normalised features of [CLS] and of every kept patch, (B, 1 + N, D).
+
+    What [CLS] has gathered before the late layers is either taken away or not trained: as in CLIPs trained on
+    photographs, the last layers write the embedding, reading it off the patches.
+    """
     visual: Any = model.visual
     x_BND = visual.conv1(images).flatten(2).transpose(1, 2) + visual.positional_embedding[1:]
     if kept is not None:
         x_BND = x_BND.gather(1, kept[..., None].expand(-1, -1, x_BND.shape[-1]))
     cls_D = visual.class_embedding + visual.positional_embedding[0]
     x_BLD = torch.cat([cls_D.expand(len(x_BND), 1, -1), x_BND], dim=1)
-    x_BLD = visual.ln_post(visual.transformer(visual.ln_pre(x_BLD)))
-    return F.normalize(x_BLD @ visual.proj, dim=-1)
+    x_BLD = visual.ln_pre(x_BLD)
+    start_B1D = x_BLD[:, :1]
+    for index, block in enumerate(visual.transformer.resblocks):
+        if index == FIRST_LATE_LAYER - 1:
+            cls_B1D = torch.where(restarted[:, None, None], start_B1D, x_BLD[:, :1].detach())
+            x_BLD = torch.cat([cls_B1D, x_BLD[:, 1:]], dim=1)
+        x_BLD = block(x_BLD)
+    return F.normalize(visual.ln_post(x_BLD) @ visual.proj, dim=-1)
 
 
 def text_features(model: Any, tokens: Tensor) -> Tensor:
@@ -97,7 +110,7 @@ def total_loss(model: Any, anchors: Tensor, batch: Batch, patch_weight: float) -
     `anchors` (84, D) is one free direction per attribute value: images, patches and prompts are all drawn to it, so
     that the towers need not wait for each other. It is thrown away at the end.
     """
-    features_BLD = image_features(model, batch.images, batch.kept)
+    features_BLD = image_features(model, batch.images, batch.kept, batch.restarted)
     captions_CD = text_features(model, batch.tokens)
     prompts_TD = text_features(model, batch.prompt_tokens)
     anchors_TD = F.normalize(anchors, dim=-1)

@@ -21,14 +21,14 @@ from torch import Tensor, nn
 
 from dear.data.world.clip import build, config, load_tokenizer, to_input, write_folder, write_tokenizer
 from dear.data.world.grammar import random_prompt
-from dear.data.world.losses import PROMPT_COUNTS, Batch, total_loss
+from dear.data.world.losses import PROMPT_COUNTS, UNKNOWN, Batch, total_loss
 from dear.data.world.samples import pretraining_pair, truth
 from dear.data.world.vocabulary import ATTRIBUTES, NAMES
 from dear.errors import ConfigError, OverwriteError
 
 CHECKPOINT = "checkpoint.safetensors"
 LOG = "log.jsonl"
-_PROMPT_STREAM, _PATCH_STREAM = 3, 4
+_PROMPT_STREAM, _PATCH_STREAM, _LIGHT_STREAM, _RESTART_STREAM = 3, 4, 5, 6
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,9 @@ class Settings:
     dense_from: int = 400  # from this step on all patches are shown (outlines need them)
     kept: int = 24  # patches shown before that, which is twice as fast
     patch_weight: float = 1.0  # of the per-patch loss, falling with the rate
+    gray: int = 24  # so many of a shard's images (none with a caption) are shown without their colours
+    faded: float = 0.4  # of the images lose contrast towards some gray
+    restarts: float = 0.75  # of the images have [CLS] start anew before the late layers
 
     @property
     def plateau(self) -> int:
@@ -65,6 +68,22 @@ def remaining(step: int, settings: Settings) -> float:
     return min(1.0, (settings.steps - step) / (settings.steps - settings.plateau))
 
 
+def _uniform(stream: int, settings: Settings, number: int, count: int) -> Tensor:
+    """Return `count` numbers from 0 to 1 that depend on the seed and the shard's number."""
+    raw = np.random.PCG64(np.random.SeedSequence((stream, settings.seed, number))).random_raw(count)
+    return torch.from_numpy((raw >> 11).astype(np.float64) / 2**53).float()
+
+
+def change_light(images: Tensor, settings: Settings, number: int) -> Tensor:
+    """Take the colours from the last images of a shard, and contrast from some of all: shape must not need either."""
+    chance, contrast, level = _uniform(_LIGHT_STREAM, settings, number, 3 * len(images)).view(3, -1, 1, 1, 1)
+    first_gray = len(images) - settings.gray
+    gray = images[first_gray:].mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)
+    images = torch.cat([images[:first_gray], gray])
+    contrast, level = 0.3 + 0.7 * contrast, 2 * level - 1
+    return torch.where(chance < settings.faded, level + contrast * (images - level), images)
+
+
 def make_batch(settings: Settings, step: int, shard: int, tokenizer: Any) -> Batch:
     """Return the data of one shard of a step, a function of (seed, step, shard) alone."""
     size, number = settings.shard, step * settings.shards + shard
@@ -80,16 +99,19 @@ def make_batch(settings: Settings, step: int, shard: int, tokenizer: Any) -> Bat
         raw = np.random.PCG64(np.random.SeedSequence((_PATCH_STREAM, settings.seed, number))).random_raw(size * 64)
         order = np.argsort(raw.reshape(size, 64), axis=1, kind="stable")[:, : settings.kept]
         kept = torch.from_numpy(np.sort(order, axis=1))
+    values = torch.tensor([truth(pair.scene) for pair in pairs])
+    values[size - settings.gray :, ATTRIBUTES.index("color")] = UNKNOWN
     return Batch(
-        images=to_input([pair.image for pair in pairs]),
+        images=change_light(to_input([pair.image for pair in pairs]), settings, number),
         tokens=tokenizer([pair.text for pair in pairs[: settings.captions]]),
         asked=asked,
         prompt_tokens=tokenizer(prompts),
-        truth=torch.tensor([truth(pair.scene) for pair in pairs]),
+        truth=values,
         mentioned=torch.tensor([[a in pair.mentioned for a in ATTRIBUTES] for pair in pairs[: settings.captions]]),
         shape_patches=torch.from_numpy(np.stack([pair.shape_patches for pair in pairs])).float() / 256,
         object_patches=torch.from_numpy(np.stack([pair.object_patches for pair in pairs])).float() / 256,
         kept=kept,
+        restarted=_uniform(_RESTART_STREAM, settings, number, size) < settings.restarts,
     )
 
 

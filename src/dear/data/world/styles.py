@@ -40,9 +40,9 @@ def _painted(image: Ints) -> Ints:
 
 
 def _sketch(image: Ints) -> Ints:
-    """Dark lines on paper, with a trace of the colour left."""
-    lines = np.minimum(_edges(image) * 2, 255)
-    paper = 238 - (238 - image) * 70 // 256
+    """Pencil lines along the strong edges, over a pale wash of the colours."""
+    lines = np.clip(_edges(image) - 40, 0, 200)
+    paper = 244 - (244 - image) * 112 // 256
     drawn: Ints = paper * (255 - lines)[..., None] // 255
     return drawn
 

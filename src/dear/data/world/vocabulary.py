@@ -142,8 +142,8 @@ INDEX = {attribute: {name: i for i, name in enumerate(names)} for attribute, nam
 # Pairs of attributes with held-out combinations: (first, second, step, modulus). A pair (i, j) is held out where
 # (i + step · j) mod modulus is 0, so every value keeps most of its partners.
 HELD_OUT_PAIRS = (
-    ("color", "shape", 3, 5),
-    ("texture", "shape", 3, 7),
+    ("color", "shape", 3, 8),
+    ("texture", "shape", 3, 16),
     ("object", "location", 5, 6),
 )
 

@@ -1,0 +1,52 @@
+"""The paper's training augmentation with randomness that the caller hands in, so that any worker draws the same view."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as TF
+
+ASPECT = (3 / 4, 4 / 3)
+TRIES = 10
+
+
+@dataclass(frozen=True)
+class TrainTransform:
+    """A random crop of half the image or more, half the time mirrored, at the backbone's size, mean and deviation."""
+
+    size: tuple[int, int]
+    interpolation: str
+    to_input: Callable[[Any], Tensor]
+    """What turns an image of the right size into the backbone's input."""
+    scale: tuple[float, float] = (0.5, 1.0)
+
+    def __call__(self, image: Any, chance: random.Random | None = None) -> Tensor:
+        """Return one view of an image; the same `chance` gives the same view."""
+        chance = chance or random.Random()
+        image = image.convert("RGB")
+        top, left, height, width = crop_box(image.height, image.width, self.scale, chance)
+        mode = InterpolationMode(self.interpolation)
+        view = TF.resized_crop(image, top, left, height, width, list(self.size), mode)
+        return self.to_input(TF.hflip(view) if chance.random() < 0.5 else view)
+
+
+def crop_box(
+    height: int, width: int, scale: tuple[float, float], chance: random.Random
+) -> tuple[int, int, int, int]:
+    """Top, left, height and width of a random part of an image, as torchvision's RandomResizedCrop draws it."""
+    for _ in range(TRIES):
+        area = height * width * chance.uniform(*scale)
+        aspect = math.exp(chance.uniform(math.log(ASPECT[0]), math.log(ASPECT[1])))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return chance.randint(0, height - h), chance.randint(0, width - w), h, w
+    ratio = width / height  # too long or too tall: take the middle
+    w = min(width, round(height * ASPECT[1])) if ratio > ASPECT[1] else width
+    h = min(height, round(width / ASPECT[0])) if ratio < ASPECT[0] else height
+    return (height - h) // 2, (width - w) // 2, h, w
