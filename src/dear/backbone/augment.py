@@ -36,9 +36,7 @@ class TrainTransform:
         return self.to_input(TF.hflip(view) if chance.random() < 0.5 else view)
 
 
-def crop_box(
-    height: int, width: int, scale: tuple[float, float], chance: random.Random
-) -> tuple[int, int, int, int]:
+def crop_box(height: int, width: int, scale: tuple[float, float], chance: random.Random) -> tuple[int, int, int, int]:
     """Top, left, height and width of a random part of an image, as torchvision's RandomResizedCrop draws it."""
     for _ in range(TRIES):
         area = height * width * chance.uniform(*scale)

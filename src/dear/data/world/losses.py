@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dear.backbone.blocks import attend, finish_block, head_terms
 from dear.data.world.vocabulary import ATTRIBUTES, NAMES
 
 FIRST_LATE_LAYER = 9
@@ -36,8 +37,10 @@ class Batch:
     restarted: Tensor  # (B,) true where [CLS] enters the late layers as it entered the first
 
 
-def image_features(model: nn.Module, images: Tensor, kept: Tensor | None, restarted: Tensor) -> Tensor:
-    """Return normalised features of [CLS] and of every kept patch, (B, 1 + N, D).
+def image_features(
+    model: nn.Module, images: Tensor, kept: Tensor | None, restarted: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """Return normalised features of [CLS] and of every kept patch, (B, 1 + N, D), and what late heads give to [CLS].
 
     What [CLS] has gathered before the late layers is either taken away or not trained: as in CLIPs trained on
     photographs, the last layers write the embedding, reading it off the patches.
@@ -50,12 +53,17 @@ def image_features(model: nn.Module, images: Tensor, kept: Tensor | None, restar
     x_BLD = torch.cat([cls_D.expand(len(x_BND), 1, -1), x_BND], dim=1)
     x_BLD = visual.ln_pre(x_BLD)
     start_B1D = x_BLD[:, :1]
-    for index, block in enumerate(visual.transformer.resblocks):
-        if index == FIRST_LATE_LAYER - 1:
-            cls_B1D = torch.where(restarted[:, None, None], start_B1D, x_BLD[:, :1].detach())
-            x_BLD = torch.cat([cls_B1D, x_BLD[:, 1:]], dim=1)
+    blocks = visual.transformer.resblocks
+    for block in blocks[: FIRST_LATE_LAYER - 1]:
         x_BLD = block(x_BLD)
-    return F.normalize(visual.ln_post(x_BLD) @ visual.proj, dim=-1)
+    cls_B1D = torch.where(restarted[:, None, None], start_B1D, x_BLD[:, :1].detach())
+    x_BLD = torch.cat([cls_B1D, x_BLD[:, 1:]], dim=1)
+    given = []
+    for block in blocks[FIRST_LATE_LAYER - 1 :]:
+        heads_BHLE = attend(block, x_BLD)
+        given.append((visual.ln_post.weight * head_terms(block, heads_BHLE[:, :, 0])) @ visual.proj)
+        x_BLD = finish_block(block, x_BLD, heads_BHLE)
+    return F.normalize(visual.ln_post(x_BLD) @ visual.proj, dim=-1), given
 
 
 def text_features(model: Any, tokens: Tensor) -> Tensor:
@@ -97,6 +105,20 @@ def per_patch(logits_BNT: Tensor, batch: Batch) -> Tensor:
     return torch.stack(losses)
 
 
+def strayed(given: Sequence[Tensor], blocks: Sequence[Tensor]) -> Tensor:
+    """Share of what each attribute's late heads tell about other attributes, averaged: 0 where all keep to their own.
+
+    Head 0 of every late layer is for the first attribute, head 1 for the second, and so on; the last heads are free.
+    """
+    shares = []
+    for terms_BHD in given:
+        own_BAD = terms_BHD[:, : len(blocks)]
+        told = [(own_BAD @ (block - block.mean(dim=0)).T.detach()).var(dim=0).mean(dim=1) for block in blocks]
+        told_AA = torch.stack(told, dim=1)  # (head, attribute)
+        shares.append(1 - told_AA.diagonal() / told_AA.sum(dim=1))
+    return torch.cat(shares).mean()
+
+
 def per_prompt(prompts_TD: Tensor, anchors: Sequence[Tensor], scale: Tensor) -> Tensor:
     """Cross-entropy of every prompt's value among the anchors of its attribute."""
     parts = torch.split(prompts_TD, [len(block) for block in anchors])
@@ -110,7 +132,7 @@ def total_loss(model: Any, anchors: Tensor, batch: Batch, patch_weight: float) -
     `anchors` (84, D) is one free direction per attribute value: images, patches and prompts are all drawn to it, so
     that the towers need not wait for each other. It is thrown away at the end.
     """
-    features_BLD = image_features(model, batch.images, batch.kept, batch.restarted)
+    features_BLD, given = image_features(model, batch.images, batch.kept, batch.restarted)
     captions_CD = text_features(model, batch.tokens)
     prompts_TD = text_features(model, batch.prompt_tokens)
     anchors_TD = F.normalize(anchors, dim=-1)
@@ -122,8 +144,9 @@ def total_loss(model: Any, anchors: Tensor, batch: Batch, patch_weight: float) -
     attributes = per_attribute(scale * cls_BD @ anchors_TD.T, batch.truth, range(len(ATTRIBUTES)))
     prompts = per_prompt(prompts_TD, [blocks[a] for a in batch.asked], scale)
     patches = per_patch(scale * features_BLD[:, 1:] @ anchors_TD.T, batch)
-    loss = 0.25 * (clip + named) + 0.5 * prompts + 0.5 * attributes.sum() + patch_weight * patches.sum()
-    terms = {"clip": clip, "named": named, "prompts": prompts, "scale": scale}
+    stray = strayed(given, blocks)
+    loss = 0.25 * (clip + named) + 0.5 * prompts + 0.5 * attributes.sum() + patch_weight * patches.sum() + stray
+    terms = {"clip": clip, "named": named, "prompts": prompts, "stray": stray, "scale": scale}
     terms |= {attribute: attributes[i] for i, attribute in enumerate(ATTRIBUTES)}
     terms |= {f"patch_{attribute}": patches[i] for i, attribute in enumerate(ATTRIBUTES)}
     return loss, {name: value.detach() for name, value in terms.items()}
