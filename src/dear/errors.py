@@ -57,6 +57,14 @@ class InputError(DearError, ValueError):
     """Images or labels do not have the form the backbone reads."""
 
 
+class TrainingError(DearError, RuntimeError):
+    """A training cannot go on."""
+
+
+class CheckpointError(DearError, RuntimeError):
+    """A checkpoint cannot be written, or cannot be used."""
+
+
 class ArtefactError(DearError, ValueError):
     """A saved adapter cannot be used; its children say why."""
 

@@ -1,4 +1,4 @@
-"""The paper's training augmentation with randomness that the caller hands in, so that any worker draws the same view."""
+"""The paper's training augmentation, its randomness handed in by the caller: every worker draws the same view."""
 
 from __future__ import annotations
 

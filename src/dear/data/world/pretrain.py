@@ -36,7 +36,7 @@ class Settings:
     """Everything that decides the result."""
 
     seed: int = 0
-    steps: int = 1700
+    steps: int = 1800
     shards: int = 2  # a batch is so many shards, each with its own loss; threads work on them side by side
     shard: int = 96  # images a shard
     captions: int = 24  # so many of a shard's images come with a caption
@@ -45,11 +45,11 @@ class Settings:
     weight_decay: float = 0.05
     warmup: int = 40  # steps
     cooldown: float = 0.35  # of the steps, in which the rate falls to nothing
-    dense_from: int = 400  # from this step on all patches are shown (outlines need them)
+    dense_from: int = 250  # from this step on all patches are shown (outlines need them)
     kept: int = 24  # patches shown before that, which is twice as fast
     patch_weight: float = 1.0  # of the per-patch loss, falling with the rate
     gray: int = 24  # so many of a shard's images (none with a caption) are shown without their colours
-    faded: float = 0.4  # of the images lose contrast towards some gray
+    faded: float = 0.3  # of the images lose contrast towards some gray
     restarts: float = 0.75  # of the images have [CLS] start anew before the late layers
 
     @property
