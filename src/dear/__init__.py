@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from dear.artefact import load
     from dear.backbone.clip import FrozenClip
     from dear.backbone.load import load_clip
+    from dear.data.catalog import open_dataset
+    from dear.engine.evaluate import evaluate
+    from dear.engine.fit import fit
+    from dear.engine.train import TrainSettings
     from dear.errors import DearError
     from dear.methods.base import Method, Output
     from dear.methods.dear.config import DearConfig
@@ -31,11 +35,15 @@ _HOMES = {
     "Provenance": "dear.roles.rolemap",
     "Role": "dear.roles.rolemap",
     "RoleMap": "dear.roles.rolemap",
+    "TrainSettings": "dear.engine.train",
     "ZeroShot": "dear.methods.zero_shot.model",
+    "evaluate": "dear.engine.evaluate",
+    "fit": "dear.engine.fit",
     "get_method": "dear.methods.registry",
     "list_methods": "dear.methods.registry",
     "load": "dear.artefact",
     "load_clip": "dear.backbone.load",
+    "open_dataset": "dear.data.catalog",
     "register": "dear.methods.registry",
 }
 
@@ -50,11 +58,15 @@ __all__ = [
     "Provenance",
     "Role",
     "RoleMap",
+    "TrainSettings",
     "ZeroShot",
+    "evaluate",
+    "fit",
     "get_method",
     "list_methods",
     "load",
     "load_clip",
+    "open_dataset",
     "register",
 ]
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dear import __version__
-from dear.cli import data, roles, world
+from dear.cli import data, roles, train, world
 from dear.errors import DearError
 
 app = typer.Typer(
@@ -18,6 +18,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("train")(train.train)
+app.command("eval")(train.evaluate)
+app.command("predict")(train.predict)
 app.add_typer(data.list_app, name="ls")
 app.add_typer(data.check_app, name="check")
 app.add_typer(roles.app, name="roles")
@@ -46,3 +49,6 @@ def main() -> None:
     except DearError as error:
         sys.stderr.write(f"dear: {error}\n")
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("dear: stopped; what was done so far is kept where --resume finds it.\n")
+        sys.exit(130)

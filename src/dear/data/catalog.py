@@ -115,12 +115,20 @@ def _dataset(name: str, read: Read, template: str, images: Path) -> Dataset:
     def open_item(item_id: str) -> Image.Image:
         return open_image(images / item_id)
 
-    return Dataset(name, read.class_names, template, read.train, read.val, read.test, open_item)
+    def fingerprint(item_id: str) -> str:
+        try:
+            facts = (images / item_id).stat()
+        except OSError:
+            return "missing"
+        return f"{facts.st_size} {facts.st_mtime_ns}"
+
+    return Dataset(name, read.class_names, template, read.train, read.val, read.test, open_item, fingerprint)
 
 
 def _world(name: str, template: str | None) -> Dataset:
     from dear.data.dataset import Item
     from dear.data.world.datasets import load_world_dataset
+    from dear.data.world.render import RENDERER_VERSION
 
     world = load_world_dataset(name)
 
@@ -132,6 +140,11 @@ def _world(name: str, template: str | None) -> Dataset:
         split, label, index = item_id.split("/")
         return Image.fromarray(world.item(split, int(label), int(index)).render())
 
+    def fingerprint(item_id: str) -> str:
+        split, label, index = item_id.split("/")
+        item = world.item(split, int(label), int(index))
+        return f"renderer {RENDERER_VERSION} {item.scene} {item.look} {item.key}"
+
     return Dataset(
         name,
         world.class_names,
@@ -140,4 +153,5 @@ def _world(name: str, template: str | None) -> Dataset:
         val=items("val"),
         test=items("test"),
         open=open_item,
+        fingerprint=fingerprint,
     )

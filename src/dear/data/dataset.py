@@ -33,6 +33,8 @@ class Dataset:
     val: tuple[Item, ...]
     test: tuple[Item, ...]
     open: Callable[[str], Image.Image] = field(repr=False)
+    fingerprint: Callable[[str], str] = field(repr=False, default=lambda item_id: "")
+    """Tells whether an image has changed, without opening it."""
 
     def split(self, name: str) -> tuple[Item, ...]:
         """One split by name."""

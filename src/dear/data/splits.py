@@ -48,6 +48,12 @@ def restrict(items: Iterable[Item], labels: range) -> tuple[Item, ...]:
     return tuple(Item(item.id, item.label - labels.start) for item in items if item.label in labels)
 
 
+def left_over(items: Iterable[Item], drawn: Iterable[Item]) -> tuple[Item, ...]:
+    """The items that were not drawn."""
+    taken = {item.id for item in drawn}
+    return tuple(item for item in items if item.id not in taken)
+
+
 def shots_to_json(dataset: Dataset, items: Sequence[Item], *, shots: int, seed: int) -> str:
     """A draw as JSON, with a hash of its content."""
     rows = [[item.id, item.label] for item in items]

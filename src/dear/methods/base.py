@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,9 @@ from torch import Tensor, nn
 from dear.backbone.clip import FrozenClip
 from dear.backbone.text import TokenizedPrompts
 from dear.errors import BackboneError, ClassListError, ConfigError, InputError
+
+if TYPE_CHECKING:
+    from dear.predict import Prediction
 
 Strategy = Literal["fusion", "decoupled"]
 DEFAULT_TEMPLATE = "a photo of a {}."
@@ -119,6 +122,13 @@ def tokenize_classes(clip: FrozenClip, classes: ClassList) -> TokenizedPrompts:
     return tokens
 
 
+class PrefixKind(NamedTuple):
+    """What `Method.image_prefix` gives for one image: a name for it and its shape."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
 class Method(Protocol):
     """An adaptation of a frozen CLIP that an engine can train, evaluate, save and load without knowing it."""
 
@@ -142,8 +152,25 @@ class Method(Protocol):
         """What the frozen part makes of images; it never changes, so it may be computed once and kept."""
         ...
 
+    @property
+    def prefix_kind(self) -> PrefixKind:
+        """What `image_prefix` gives, so that it can be kept under a name that fits."""
+        ...
+
     def from_prefix(self, prefix: Tensor, *, strategy: Strategy = "fusion") -> Output:
         """Classify from `image_prefix`'s result."""
+        ...
+
+    def predict(
+        self,
+        images: Sequence[Any],
+        classes: Sequence[str] | None = None,
+        *,
+        template: str | None = None,
+        strategy: Strategy = "fusion",
+        top: int = 5,
+    ) -> list[Prediction]:
+        """Say what images show: see `dear.predict.predict`."""
         ...
 
     def loss(self, out: Output, labels: Tensor, *, images: Tensor | None = None) -> LossTerms:
@@ -172,6 +199,11 @@ class Method(Protocol):
 
     def facts(self) -> dict[str, str]:
         """What a person wants to know of this adapter at a glance, for its card."""
+        ...
+
+    @classmethod
+    def build(cls, clip: FrozenClip, *, seed: int, choices: Mapping[str, Any]) -> Method:
+        """Make an untrained model from choices that a person may have typed."""
         ...
 
     @classmethod

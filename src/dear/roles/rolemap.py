@@ -243,6 +243,11 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
+def shipped_maps() -> list[RoleMap]:
+    """The role maps that come with the package."""
+    return [RoleMap.from_json(text, where=name) for name, text in _shipped().items()]
+
+
 def _shipped() -> dict[str, str]:
     folder = resources.files("dear") / "assets" / "roles"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".json")), key=lambda f: f.name)

@@ -20,6 +20,7 @@ from dear.data.world.styles import apply_style
 from dear.data.world.vocabulary import RGB
 
 SIZE = 64
+RENDERER_VERSION = 2  # to be raised whenever the same scene, key and look give other bytes
 _LIGHT_INK, _DARK_INK = (250, 250, 248), (24, 24, 28)
 _ALWAYS_DARK_INK = {"yellow", "white", "lime", "pink"}
 _ALWAYS_LIGHT_INK = {"black", "brown", "purple", "blue"}

@@ -5,23 +5,23 @@ Shapes: B images, N original tokens, D vision width, C classes, T words, K attri
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
-from dear.errors import ConfigError, DearWarning, InputError, RoleMapError
+from dear.errors import ConfigError, InputError
 from dear.methods.base import (
     DEFAULT_TEMPLATE,
     ClassList,
     Output,
+    PrefixKind,
     Strategy,
     check_labels,
     check_strategy,
@@ -37,10 +37,14 @@ from dear.methods.dear.config import DearConfig
 from dear.methods.dear.fusion import fuse, initial_scalars
 from dear.methods.dear.losses import DearLoss, dear_loss
 from dear.methods.dear.masks import layer_mask, token_kinds
+from dear.methods.dear.roles import check_roles, roles_for
 from dear.methods.dear.tail import text_tail, vision_tail
 from dear.methods.dear.tokens import new_tokens
 from dear.methods.registry import register
 from dear.roles.rolemap import RoleMap
+
+if TYPE_CHECKING:
+    from dear.predict import Prediction
 
 LAST_LAYERS = 4
 
@@ -81,7 +85,7 @@ class DeAR(nn.Module):
         self.roles = roles if isinstance(roles, RoleMap) else RoleMap.load(roles)
         self.first_layer = _first_layer(config.first_layer, clip.geometry.vision_layers, "first_layer")
         self.text_first_layer = _first_layer(config.text_first_layer, clip.geometry.text_layers, "text_first_layer")
-        _check_roles(self.roles, clip, self.first_layer)
+        check_roles(self.roles, clip, self.first_layer)
 
         sizes, attributes = clip.geometry, len(self.roles.attributes)
         generator = torch.Generator().manual_seed(config.seed)
@@ -144,6 +148,12 @@ class DeAR(nn.Module):
     def image_prefix(self, images: Tensor) -> Tensor:
         """State (B, N, D) before the first adapted layer; it depends on nothing that is trained."""
         return self.clip.vision.prefix(images, self.first_layer)
+
+    @property
+    def prefix_kind(self) -> PrefixKind:
+        """States of the vision tower's original tokens."""
+        sizes = self.clip.geometry
+        return PrefixKind(f"vision state before layer {self.first_layer}", (sizes.vision_tokens, sizes.vision_width))
 
     def from_prefix(self, prefix: Tensor, *, strategy: Strategy = "fusion") -> Output:
         """Classify from `image_prefix`'s result."""
@@ -214,6 +224,20 @@ class DeAR(nn.Module):
             fusion_form=self.config.fusion_loss,
         )
 
+    def predict(
+        self,
+        images: Sequence[Any],
+        classes: Sequence[str] | None = None,
+        *,
+        template: str | None = None,
+        strategy: Strategy = "fusion",
+        top: int = 5,
+    ) -> list[Prediction]:
+        """Say what images show; see `dear.predict.predict`."""
+        from dear.predict import predict
+
+        return predict(self, images, classes, template=template, strategy=strategy, top=top)
+
     def trainable(self) -> dict[str, nn.Parameter]:
         """Everything that training may change, by name."""
         return dict(self.named_parameters(recurse=False))
@@ -252,6 +276,14 @@ class DeAR(nn.Module):
             "heads by role": ", ".join(f"{count} {role}" for role, count in counts.most_common()),
             "role map": self.roles.provenance.source,
         }
+
+    @classmethod
+    def build(cls, clip: FrozenClip, *, seed: int, choices: Mapping[str, Any]) -> DeAR:
+        """Make an untrained model. Besides the fields of `DearConfig` one may choose `roles` and a `mask` variant."""
+        fields = {name: value for name, value in choices.items() if name not in ("roles", "mask")}
+        first = _first_layer(choices.get("first_layer"), clip.geometry.vision_layers, "first_layer")
+        roles = roles_for(clip, choices.get("roles"), choices.get("mask", "roles"), first_layer=first, seed=seed)
+        return cls(clip, roles, **{"seed": seed, **fields})
 
     @classmethod
     def from_artefact(cls, clip: FrozenClip, settings: Mapping[str, Any], files: Mapping[str, str]) -> DeAR:
@@ -342,29 +374,6 @@ def _first_layer(chosen: int | None, layers: int, setting: str) -> int:
     if chosen is not None and chosen > layers:
         raise ConfigError(f"{setting} is {chosen}, but the tower has {layers} layers.")
     return chosen or max(1, layers - LAST_LAYERS + 1)
-
-
-def _check_roles(roles: RoleMap, clip: FrozenClip, first_layer: int) -> None:
-    misfits = roles.misfits(
-        first_layer=first_layer,
-        layers=clip.geometry.vision_layers,
-        heads=clip.geometry.vision_heads,
-        weights_sha256=clip.weights_sha256,
-        model=None if ":" in clip.name else clip.name,
-    )
-    if misfits:
-        raise RoleMapError(
-            f"The role map does not fit layers {first_layer}-{clip.geometry.vision_layers} of {clip.name}: "
-            f"{'; '.join(misfits)}."
-        )
-    made_for = roles.provenance.pretrained
-    if roles.provenance.weights_sha256 is None and made_for is not None and made_for != clip.pretrained:
-        warnings.warn(
-            f"The role map describes the {made_for!r} weights, but {clip.name} was loaded with "
-            f"{clip.pretrained or 'weights of its own'}: its heads may do other things.",
-            DearWarning,
-            stacklevel=3,
-        )
 
 
 def _projection_start(config: DearConfig, clip: FrozenClip, generator: torch.Generator) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from dear.methods.base import (
     DEFAULT_TEMPLATE,
     ClassList,
     Output,
+    PrefixKind,
     Strategy,
     check_labels,
     check_strategy,
@@ -27,6 +28,9 @@ from dear.methods.base import (
     tokenize_classes,
 )
 from dear.methods.registry import register
+
+if TYPE_CHECKING:
+    from dear.predict import Prediction
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,11 @@ class ZeroShot(nn.Module):
         """The image features themselves: all of this method is frozen."""
         return self.clip.encode_image(images)
 
+    @property
+    def prefix_kind(self) -> PrefixKind:
+        """Image features."""
+        return PrefixKind("image features", (self.clip.geometry.embed_dim,))
+
     def from_prefix(self, prefix: Tensor, *, strategy: Strategy = "fusion") -> Output:
         """Cosine logits; both strategies are the same here."""
         check_strategy(strategy)
@@ -83,6 +92,20 @@ class ZeroShot(nn.Module):
         """Cross-entropy, for logs."""
         check_labels(out, labels)
         return CrossEntropy(F.cross_entropy(out.logits, labels))
+
+    def predict(
+        self,
+        images: Sequence[Any],
+        classes: Sequence[str] | None = None,
+        *,
+        template: str | None = None,
+        strategy: Strategy = "fusion",
+        top: int = 5,
+    ) -> list[Prediction]:
+        """Say what images show; see `dear.predict.predict`."""
+        from dear.predict import predict
+
+        return predict(self, images, classes, template=template, strategy=strategy, top=top)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Nothing."""
@@ -110,6 +133,11 @@ class ZeroShot(nn.Module):
         from dear.artefact import save
 
         return save(self, folder, overwrite=overwrite)
+
+    @classmethod
+    def build(cls, clip: FrozenClip, *, seed: int, choices: Mapping[str, Any]) -> ZeroShot:
+        """There is nothing to choose and nothing random."""
+        return cls.from_artefact(clip, choices, {})
 
     @classmethod
     def from_artefact(cls, clip: FrozenClip, settings: Mapping[str, Any], files: Mapping[str, str]) -> ZeroShot:

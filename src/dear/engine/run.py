@@ -1,0 +1,225 @@
+"""A run: everything that decides its result, the folder it lives in, and training it to its end."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dear import __version__
+from dear.backbone.clip import FrozenClip
+from dear.data.dataset import Dataset, Item
+from dear.data.splits import shots_to_json
+from dear.engine.checkpoint import Progress
+from dear.engine.distributed import join
+from dear.engine.feed import Feed, live_views
+from dear.engine.prefixes import cached_views
+from dear.engine.train import Metrics, TrainSettings, train
+from dear.errors import ConfigError, DataError
+from dear.files import prepare_folder, sha256, write_atomic
+from dear.methods.base import Method
+from dear.methods.registry import get_method
+
+RUN, SHOTS, METRICS, CHECKPOINT = "run.json", "shots.json", "metrics.jsonl", "checkpoint.safetensors"
+FORMAT, FORMAT_VERSION = "dear-run", 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train: a method, its choices, on which items of a data set, in which way, from which seed."""
+
+    dataset: Dataset
+    items: tuple[Item, ...]
+    """Training images; labels are places in `class_names`."""
+    class_names: tuple[str, ...]
+    shots: int
+    seed: int = 1
+    method: str = "dear"
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    cached_views: int = 0
+    """0: every epoch draws new views; else so many stored views an image."""
+
+    def build(self, clip: FrozenClip) -> Method:
+        """The untrained model with its classes set."""
+        model = get_method(self.method).build(clip, seed=self.seed, choices=self.choices)
+        model.set_classes(self.class_names, self.dataset.template)
+        return model
+
+
+def describe(job: Job, model: Method) -> dict[str, Any]:
+    """Everything that decides a job's result, as plain values."""
+    clip = model.clip
+    return {
+        "data": job.dataset.name,
+        "template": job.dataset.template,
+        "classes": list(job.class_names),
+        "shots": job.shots,
+        "items_sha256": sha256(json.dumps([list(item) for item in job.items]).encode()),
+        "seed": job.seed,
+        "method": job.method,
+        "settings": model.settings(),
+        "files_sha256": {name: sha256(text.encode()) for name, text in model.artefact_files().items()},
+        "train": job.train.model_dump(),
+        "cached_views": job.cached_views,
+        "backbone": {
+            "name": clip.name,
+            "pretrained": clip.pretrained,
+            "precision": clip.precision,
+            "weights_sha256": clip.weights_sha256,
+        },
+    }
+
+
+def fingerprint(description: Mapping[str, Any]) -> str:
+    """Hash of a description; a backbone counts by its weights, not by the name it was asked for."""
+    backbone = {key: description["backbone"][key] for key in ("precision", "weights_sha256")}
+    return sha256(json.dumps({**description, "backbone": backbone}, sort_keys=True).encode())
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes."""
+    packages = {name: version(name) for name in ("torch", "open_clip_torch")}
+    return {"dear": __version__, "python": platform.python_version(), **packages}
+
+
+def run_job(
+    job: Job,
+    clip: FrozenClip,
+    folder: Path | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    cache: Path | None = None,
+    workers: int = 2,
+    on_step: Callable[[Metrics], None] | None = None,
+    on_cache: Callable[[int], None] | None = None,
+) -> tuple[Method, Progress]:
+    """Train a job to its end. With a folder, nothing is lost: stop it at any moment and resume.
+
+    Under `torchrun` every process trains the same model; the first one writes.
+    """
+    model = job.build(clip)
+    ranks = join(clip.device)
+    if folder is not None and ranks.is_first:
+        _begin(folder, job, model, resume=resume, overwrite=overwrite)
+    ranks.wait()
+    resuming = resume and folder is not None and (folder / CHECKPOINT).is_file()
+    if job.cached_views:
+        if cache is None:
+            raise ConfigError("Cached views need a folder to be kept in: give cache=FOLDER or --cache FOLDER.")
+        read = cached_views(
+            model,
+            job.dataset,
+            job.items,
+            views=job.cached_views,
+            seed=job.seed,
+            cache=cache,
+            workers=workers,
+            progress=on_cache,
+        )
+    else:
+        read = live_views(job.dataset, job.items, clip.preprocess_train, job.seed)
+    labels = [item.label for item in job.items]
+    feed = Feed(read, labels, batch=job.train.batch, seed=job.seed, workers=workers, ranks=ranks)
+    with _Log(folder if ranks.is_first else None, resuming, on_step) as log:
+        progress = train(
+            model,
+            feed,
+            job.train,
+            checkpoint=folder / CHECKPOINT if folder else None,
+            resume=resuming,
+            ranks=ranks,
+            on_step=log,
+        )
+    if folder is not None and ranks.is_first:
+        model.save_pretrained(folder, overwrite=True)
+    ranks.wait()
+    return model, progress
+
+
+def _begin(folder: Path, job: Job, model: Method, *, resume: bool, overwrite: bool) -> None:
+    """Make the folder and write down what is being done, or see that it is the same as before."""
+    description = describe(job, model)
+    prepare_folder(folder, (RUN, SHOTS, METRICS, CHECKPOINT), resume=resume, overwrite=overwrite)
+    if resume and (folder / RUN).is_file():
+        before = read_run(folder)["description"]
+        if fingerprint(before) != fingerprint(description):
+            differing = [key for key, value in description.items() if before.get(key) != value]
+            raise ConfigError(
+                f"{folder} was begun with other settings ({', '.join(differing)} differ): resume with the same ones, "
+                f"or start again with --overwrite."
+            )
+        return
+    content = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "description": description,
+        "fingerprint": fingerprint(description),
+        "versions": versions(),
+    }
+    write_atomic(folder / SHOTS, shots_to_json(job.dataset, job.items, shots=job.shots, seed=job.seed).encode())
+    write_atomic(folder / RUN, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """What a run's folder says about it."""
+    path = folder / RUN
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT or content["format_version"] > FORMAT_VERSION:
+            raise ValueError
+        fingerprint(content["description"])
+    except OSError:
+        raise DataError(f"{folder} is not a run of 'dear train': it has no {RUN}.") from None
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{path} is damaged, or was written by a newer version.") from None
+    run: dict[str, Any] = content
+    return run
+
+
+class _Log:
+    """Writes a line of JSON a step; on resuming, forgets the steps after the checkpoint."""
+
+    def __init__(self, folder: Path | None, resuming: bool, on_step: Callable[[Metrics], None] | None) -> None:
+        self._path, self._resuming, self._on_step = folder / METRICS if folder else None, resuming, on_step
+
+    def __enter__(self) -> _Log:
+        self._lines = self._path.open("a" if self._resuming else "w", encoding="utf-8") if self._path else None
+        self._trimmed = not self._resuming
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lines:
+            self._lines.close()
+
+    def __call__(self, metrics: Metrics) -> None:
+        """Log one step and pass it on."""
+        if self._lines and self._path:
+            if not self._trimmed:
+                self._trim(before=metrics["step"])
+            plain = {key: list(value) if isinstance(value, tuple) else value for key, value in metrics.items()}
+            self._lines.write(json.dumps(plain) + "\n")
+            self._lines.flush()
+        if self._on_step:
+            self._on_step(metrics)
+
+    def _trim(self, before: int) -> None:
+        assert self._path is not None
+        kept = [line for line in self._path.read_text(encoding="utf-8").splitlines() if _step_of(line) < before]
+        self._lines.close()  # type: ignore[union-attr]
+        write_atomic(self._path, "".join(f"{line}\n" for line in kept).encode())
+        self._lines = self._path.open("a", encoding="utf-8")
+        self._trimmed = True
+
+
+def _step_of(line: str) -> float:
+    """The step a line tells of; a torn line tells of none."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
