@@ -53,6 +53,10 @@ class ClassListError(DearError, ValueError):
     """The class names or the prompt template cannot be used."""
 
 
+class CacheError(DearError, OSError):
+    """A cache on disk cannot be read, written or used for what is asked."""
+
+
 class InputError(DearError, ValueError):
     """Images or labels do not have the form the backbone reads."""
 

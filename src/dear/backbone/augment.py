@@ -14,6 +14,8 @@ from torchvision.transforms import functional as TF
 
 ASPECT = (3 / 4, 4 / 3)
 TRIES = 10
+AUGMENTATION_VERSION = 1
+"""Goes up when the same image and randomness give another view, so that kept views are made anew."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,322 @@
+"""The cache of frozen prefixes: what was put comes back, and what is damaged is never taken for a number."""
+
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import time
+
+import pytest
+import torch
+
+import dear
+from dear.engine import prefix_store
+from dear.engine.prefix_store import RECORD, PrefixStore, prefix_key
+from dear.errors import CacheError, DearError
+
+SHAPE = (5, 4)
+ABOUT = {"prefix": "vision state before layer 3", "transform": "evaluation"}
+
+
+def some_rows(count, seed=0):
+    return torch.randn(count, *SHAPE, generator=torch.Generator().manual_seed(seed)).half().float()
+
+
+def keys_of(count, owner="set"):
+    return [f"{owner}/{i}.jpg|10|20" for i in range(count)]
+
+
+def only(folder, pattern):
+    (path,) = folder.glob(pattern)
+    return path
+
+
+@pytest.fixture
+def filled(tmp_path):
+    with PrefixStore.open(tmp_path, ABOUT, SHAPE) as store:
+        store.put(keys_of(4), some_rows(4))
+    return store.folder
+
+
+def test_rows_come_back_at_once_and_after_reopening(tmp_path):
+    rows, keys = some_rows(6), keys_of(6)
+    with PrefixStore.open(tmp_path, ABOUT, SHAPE) as store:
+        assert len(store) == 0
+        assert store.get([]).shape == (0, *SHAPE)
+        store.put(keys[:4], rows[:4])
+        assert torch.equal(store.get(keys[:4]), rows[:4])
+        store.put(keys[4:], rows[4:])
+        assert torch.equal(store.get([keys[5], keys[0], keys[5]]), rows[[5, 0, 5]])
+    assert torch.equal(store.get(keys), rows)
+    again = PrefixStore.open(tmp_path, dict(reversed(ABOUT.items())), SHAPE)
+    assert len(again) == 6
+    assert keys[3] in again
+    assert "other" not in again
+    assert again.get(keys).dtype == torch.float32
+    assert torch.equal(again.get(keys), rows)
+    assert json.loads((again.folder / RECORD).read_text())["description"] == ABOUT
+
+
+def test_readers_write_nothing_and_known_keys_are_not_stored_twice(filled, tmp_path):
+    before = sorted(filled.iterdir())
+    with PrefixStore.open(tmp_path, ABOUT, SHAPE) as store:
+        store.put(keys_of(4), some_rows(4, seed=1))
+        assert torch.equal(store.get(keys_of(4)), some_rows(4))
+    assert sorted(filled.iterdir()) == before
+
+
+def test_rows_are_rounded_to_fp16_and_nothing_else(tmp_path):
+    rows = some_rows(2) / 3
+    with PrefixStore.open(tmp_path, ABOUT, SHAPE) as store:
+        store.put(keys_of(2), rows.requires_grad_())
+        assert torch.equal(store.get(keys_of(2)), rows.half().float())
+
+
+def test_stores_of_other_descriptions_are_apart(filled, tmp_path):
+    other = PrefixStore.open(tmp_path, {**ABOUT, "transform": "training view 1"}, SHAPE)
+    assert other.folder != filled
+    assert len(other) == 0
+
+
+def test_torn_last_line_costs_that_row_only(filled, tmp_path):
+    index = only(filled, "*.jsonl")
+    index.write_bytes(index.read_bytes()[:-3])
+    store = PrefixStore.open(tmp_path, ABOUT, SHAPE)
+    assert keys_of(4)[3] not in store
+    assert torch.equal(store.get(keys_of(3)), some_rows(4)[:3])
+
+
+def test_torn_last_row_costs_that_row_only(filled, tmp_path):
+    values = only(filled, "*.f16")
+    os.truncate(values, values.stat().st_size - 1)
+    store = PrefixStore.open(tmp_path, ABOUT, SHAPE)
+    assert len(store) == 3
+    assert torch.equal(store.get(keys_of(3)), some_rows(4)[:3])
+
+
+@pytest.mark.parametrize("lost", ["*.f16", "*.jsonl"])
+def test_half_of_a_segment_is_nothing(filled, tmp_path, lost):
+    only(filled, lost).unlink()
+    assert len(PrefixStore.open(tmp_path, ABOUT, SHAPE)) == 0
+
+
+@pytest.mark.parametrize("line", [b"\x00\xff{", b"[1]", b"7", b'{"key": "x"}', b'{"key": "x", "crc32": null}'])
+def test_damaged_line_costs_that_row_only(filled, tmp_path, line):
+    index = only(filled, "*.jsonl")
+    lines = index.read_bytes().split(b"\n")
+    index.write_bytes(b"\n".join([lines[0], line, *lines[2:]]))
+    store = PrefixStore.open(tmp_path, ABOUT, SHAPE)
+    keys = [key for key in keys_of(4) if key in store]
+    assert keys == [keys_of(4)[i] for i in (0, 2, 3)]
+    assert torch.equal(store.get(keys), some_rows(4)[[0, 2, 3]])
+
+
+def flip(path, position):
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def test_flipped_byte_of_a_row_is_found_and_healed(filled, tmp_path):
+    flip(only(filled, "*.f16"), 2 * 5 * 4 * 2 + 3)  # a byte of row 2
+    store = PrefixStore.open(tmp_path, ABOUT, SHAPE)
+    with pytest.raises(CacheError, match=r"1 of 4 rows, the first 'set/2\.jpg\|10\|20', are not in the cache .* put"):
+        store.get(keys_of(4))
+    assert keys_of(4)[2] not in store
+    asked = []
+
+    def compute(positions):
+        asked.extend(positions)
+        return some_rows(4)[positions]
+
+    for _ in range(2):
+        assert torch.equal(store.fetch(keys_of(4), compute), some_rows(4))
+        assert asked == [2]
+        store.close()
+        store = PrefixStore.open(tmp_path, ABOUT, SHAPE)
+
+
+def test_flipped_byte_of_a_key_gives_no_other_images_row(filled, tmp_path):
+    index = only(filled, "*.jsonl")
+    flip(index, index.read_bytes().index(b"set/2") + 4)  # the key of image 2 becomes that of image 3
+    store = PrefixStore.open(tmp_path, ABOUT, SHAPE)
+    assert keys_of(4)[2] not in store
+    assert torch.equal(store.get([keys_of(4)[3]]), some_rows(4)[3:])
+
+
+def test_fetch_computes_each_row_once_and_always_gives_what_is_stored(tmp_path):
+    rows, calls = some_rows(3) / 3, []
+
+    def compute(positions):
+        calls.append(positions)
+        return rows[positions]
+
+    with PrefixStore.open(tmp_path, ABOUT, SHAPE) as store:
+        first = store.fetch(keys_of(2), compute)
+        second = store.fetch(keys_of(3), compute)
+    assert calls == [[0, 1], [2]]
+    assert torch.equal(first, rows[:2].half().float())
+    assert torch.equal(second, rows.half().float())
+
+
+def add_rows(cache, owner, count):
+    with PrefixStore.open(cache, ABOUT, SHAPE) as store:
+        for i, key in enumerate(keys_of(count, owner)):
+            store.put([key], some_rows(1, seed=i))
+
+
+def test_two_writers_at_once_both_survive(tmp_path):
+    fork = multiprocessing.get_context("fork")
+    writers = [fork.Process(target=add_rows, args=(tmp_path, owner, 50)) for owner in ("a", "b")]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(30)
+        assert writer.exitcode == 0
+    store = PrefixStore.open(tmp_path, ABOUT, SHAPE)
+    assert len(store) == 100
+    for i in range(50):
+        assert torch.equal(store.get([f"{owner}/{i}.jpg|10|20" for owner in "ab"]), some_rows(1, i).expand(2, -1, -1))
+
+
+def test_a_fork_does_not_write_into_its_parents_segment(tmp_path):
+    with PrefixStore.open(tmp_path, ABOUT, SHAPE) as store:
+        store.put(["before"], some_rows(1))
+        child = multiprocessing.get_context("fork").Process(target=store.put, args=(["child"], some_rows(1, 1)))
+        child.start()
+        child.join(30)
+        store.put(["parent"], some_rows(1, 2))
+    again = PrefixStore.open(tmp_path, ABOUT, SHAPE)
+    expected = torch.cat([some_rows(1, seed) for seed in range(3)])
+    assert torch.equal(again.get(["before", "child", "parent"]), expected)
+
+
+def test_killed_writer_leaves_only_right_rows(tmp_path):
+    writer = multiprocessing.get_context("fork").Process(target=add_rows, args=(tmp_path, "a", 10**6))
+    writer.start()
+    deadline = time.monotonic() + 30
+    while not any(path.stat().st_size > 2000 for path in tmp_path.glob("*/*.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.join(30)
+    store = PrefixStore.open(tmp_path, ABOUT, SHAPE)
+    assert len(store) > 10
+    for i in range(len(store)):
+        assert torch.equal(store.get(keys_of(i + 1, "a")[-1:]), some_rows(1, i))
+
+
+@pytest.mark.parametrize("value", [65505.0, -7e4, float("inf"), float("nan")])
+def test_numbers_beyond_fp16_are_refused(filled, tmp_path, value):
+    rows = some_rows(2, seed=5)
+    rows[1, 2, 3] = value
+    with PrefixStore.open(tmp_path, ABOUT, SHAPE) as store:
+        with pytest.raises(CacheError, match=r"cannot \(above 65504, or not finite\).*: run without the cache\.$"):
+            store.put(["x", "y"], rows)
+        assert len(store) == 4
+        rows[1, 2, 3] = 65504.0
+        store.put(["x", "y"], rows)
+        assert store.get(["y"])[0, 2, 3] == 65504.0
+
+
+def test_full_disk_is_one_sentence_and_costs_only_the_new_rows(tmp_path, monkeypatch):
+    whole = prefix_store._write
+
+    def half(file, data):
+        whole(file, data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    keys, rows = keys_of(6), some_rows(6)
+    with PrefixStore.open(tmp_path, ABOUT, SHAPE) as store:
+        store.put(keys[:2], rows[:2])
+        monkeypatch.setattr(prefix_store, "_write", half)
+        with pytest.raises(
+            CacheError, match=r"cannot be used \(No space left on device\): make room or .* stay good\.$"
+        ):
+            store.put(keys[2:4], rows[2:4])
+        monkeypatch.setattr(prefix_store, "_write", whole)
+        assert len(store) == 2
+        store.put(keys[4:], rows[4:])
+        assert torch.equal(store.get(keys[:2] + keys[4:]), rows[[0, 1, 4, 5]])
+    again = PrefixStore.open(tmp_path, ABOUT, SHAPE)
+    assert len(again) == 4
+    assert torch.equal(again.get(keys[:2] + keys[4:]), rows[[0, 1, 4, 5]])
+
+
+def test_the_system_refusing_to_write_is_the_same(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with PrefixStore.open(tmp_path, ABOUT, (100_000,)) as store:
+        store.put(["a"], torch.ones(1, 100_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, before[1]))
+        try:
+            with pytest.raises(CacheError, match="File too large"):
+                store.put(["b"], torch.ones(1, 100_000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        store.put(["c"], torch.ones(1, 100_000))
+        assert torch.equal(store.get(["a", "c"]), torch.ones(2, 100_000))
+        assert "b" not in store
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CacheError, match=r"cannot be used \(Not a directory\)") as caught:
+        PrefixStore.open(tmp_path / "file", ABOUT, SHAPE)
+    assert isinstance(caught.value, DearError)
+
+
+def test_another_shape_is_refused(filled, tmp_path):
+    with pytest.raises(CacheError, match=r"rows of shape \(5, 4\), but rows of shape \(4, 5\) are asked for"):
+        PrefixStore.open(tmp_path, ABOUT, (4, 5))
+    with pytest.raises(CacheError, match=r"2 rows of shape \(5, 4\) were due, but got \(2, 20\)"):
+        PrefixStore.open(tmp_path, ABOUT, SHAPE).put(["a", "b"], torch.zeros(2, 20))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "is damaged: remove the folder"),
+        ('{"format": "dear-pre', "is damaged: remove the folder"),
+        ("[]", "is damaged: remove the folder"),
+        ('{"format": "other", "version": 1, "row_shape": [5, 4]}', "by a newer DeAR or by something else"),
+        ('{"format": "dear-prefix-store", "version": 2, "row_shape": [5, 4]}', "by a newer DeAR"),
+        ('{"format": "dear-prefix-store", "version": 1, "row_shape": [5, 4]}', "describes other rows"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_refused(filled, tmp_path, text, sentence):
+    (filled / RECORD).write_text(text)
+    with pytest.raises(CacheError, match=sentence):
+        PrefixStore.open(tmp_path, ABOUT, SHAPE)
+
+
+def test_the_key_tells_backbones_places_and_views_apart(tiny_clips, tiny_folders, tmp_path):
+    clip = tiny_clips["plain"]
+    keys = [
+        prefix_key(clip, "image features", "evaluation"),
+        prefix_key(clip, "vision state before layer 3", "evaluation"),
+        prefix_key(clip, "image features", "training view 3"),
+        prefix_key(tiny_clips["odd"], "image features", "evaluation"),
+        prefix_key(
+            dear.load_clip(f"local-dir:{tiny_folders['plain']}", "random", seed=8), "image features", "evaluation"
+        ),
+        prefix_key(
+            dear.load_clip(f"local-dir:{tiny_folders['plain']}", "random", seed=7, precision="bf16"),
+            "image features",
+            "evaluation",
+        ),
+    ]
+    folders = {PrefixStore.open(tmp_path, key, (24,)).folder for key in keys}
+    assert len(folders) == len(keys)
+    assert PrefixStore.open(tmp_path, prefix_key(clip, "image features", "evaluation"), (24,)).folder in folders
+
+
+@pytest.mark.parametrize("name", ["dear", "zero_shot"])
+def test_a_methods_prefix_goes_through_the_store(model, images, tmp_path, name):
+    method = model if name == "dear" else dear.ZeroShot(model.clip)
+    method.set_classes(["cat", "dog"])
+    with torch.no_grad():
+        prefix = method.image_prefix(images)
+        with PrefixStore.open(tmp_path, prefix_key(model.clip, name, "evaluation"), tuple(prefix.shape[1:])) as store:
+            kept = store.fetch(["a", "b", "c"], lambda positions: prefix[positions])
+        assert torch.equal(method.from_prefix(kept).logits, method.from_prefix(prefix.half().float()).logits)
+        assert torch.allclose(method.from_prefix(kept).logits, method.from_prefix(prefix).logits, atol=0.1)
