@@ -57,7 +57,8 @@ def train(
     from dear.engine.run import run_job
     from dear.engine.train import TrainSettings
 
-    settings = TrainSettings(epochs=epochs, batch=batch, lr=lr, micro_batch=micro_batch, precision=precision)
+    chosen: dict[str, Any] = {"micro_batch": micro_batch, "precision": precision}
+    settings = TrainSettings(epochs=epochs, batch=batch, lr=lr, **chosen)
     choices = {**({"roles": roles} if roles else {}), **parse_choices(choice or [])}
     dataset = open_dataset(data, root, template=template)
     job = make_job(

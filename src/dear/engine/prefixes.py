@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,7 +65,12 @@ def evaluation_prefixes(
         good = [index for index in range(len(items)) if index not in problems]
         for first in range(0, len(good), batch):
             indices = tuple(good[first : first + batch])
-            yield PrefixBatch(indices, store.get([keys[i] for i in indices]).to(method.clip.device))
+
+            def again(damaged: list[int], indices: tuple[int, ...] = indices) -> Tensor:
+                opened = [dataset.open(items[indices[i]].id) for i in damaged]
+                return _prefix(method, torch.stack([method.clip.preprocess_eval(image) for image in opened]))
+
+            yield PrefixBatch(indices, store.fetch([keys[i] for i in indices], again).to(method.clip.device))
 
 
 def _live(
@@ -101,17 +107,19 @@ def fill(
         bad = [index for index in range(part.start, part.stop) if index not in part.indices]
         problems |= dict(zip(bad, part.problems, strict=True))
         if part.images is not None:
-            with torch.inference_mode():
-                prefix = method.image_prefix(part.images.to(method.clip.device))
-            store.put([keys[index] for index in part.indices], prefix.float().cpu())
+            store.put([keys[index] for index in part.indices], _prefix(method, part.images))
         if progress:
             progress(part.stop)
     return problems
 
 
+@torch.inference_mode()
+def _prefix(method: Method, images: Tensor) -> Tensor:
+    return method.image_prefix(images.to(method.clip.device)).float().cpu()
+
+
 def _absent(store: PrefixStore, keys: Sequence[str]) -> list[int]:
-    """Indices of the keys that have no undamaged row."""
-    return [index for index, key in enumerate(keys) if not store.holds(key)]
+    return [index for index, key in enumerate(keys) if key not in store]
 
 
 def cached_views(
@@ -135,12 +143,11 @@ def cached_views(
     keys = {place: f"{row_key(dataset, items[place[0]])} view {place[1]}" for place in wanted}
     chosen = [wanted[i] for i in _absent(store, [keys[place] for place in wanted])]
 
-    def draw(position: int) -> Tensor:
-        index, view = chosen[position]
+    def draw(index: int, view: int) -> Tensor:
         item = items[index]
         return method.clip.preprocess_train(dataset.open(item.id), random.Random(f"cached view {view} {item.id}"))
 
-    drawn = ImageList(tuple(keys[place] for place in chosen), draw)  # type: ignore[arg-type]  # views, not images
+    drawn: Any = ImageList(tuple(keys[place] for place in chosen), lambda position: draw(*chosen[position]))  # type: ignore[arg-type, return-value]
     found = fill(store, method, drawn, lambda view: view, [keys[place] for place in chosen], workers, progress)
     problems = {chosen[position][0]: problem for position, problem in found.items()}
     lock = Lock()
@@ -149,7 +156,8 @@ def cached_views(
         if index in problems:
             raise ImageError(problems[index])
         first = random.Random(f"first view {seed} {items[index].id}").randrange(views)
+        place = index, (first + epoch) % views
         with lock:
-            return store.get([keys[index, (first + epoch) % views]])[0]
+            return store.fetch([keys[place]], lambda damaged: _prefix(method, draw(*place)[None]))[0]
 
     return read
