@@ -102,10 +102,15 @@ def make_job(dataset: Dataset, *, shots: int, seed: int, half: Half = "all", **o
     return Job(dataset=dataset, items=items, class_names=names, shots=shots, seed=seed, **others)
 
 
-def items_to_test(dataset: Dataset, half: Half, *, shots: int, seed: int) -> tuple[Item, ...]:
-    """The test images of a half; where a data set has no test split, the images that training did not draw."""
-    rest = dataset.test or left_over(dataset.train, few_shot(dataset.train, shots, seed))
-    return restrict(rest, labels_of(dataset, half))
+def items_to_test(dataset: Dataset, half: Half, *, shots: int, seed: int, validate: bool = False) -> tuple[Item, ...]:
+    """The test images of a half; where a data set has no test split, the images that training did not draw.
+
+    `validate` leaves the test split alone, for choosing settings: it gives the validation split and what training did
+    not draw.
+    """
+    undrawn = left_over(dataset.train, few_shot(dataset.train, shots, seed)) if dataset.train else ()
+    chosen = (*dataset.val, *undrawn) if validate else dataset.test or undrawn
+    return restrict(chosen, labels_of(dataset, half))
 
 
 def labels_of(dataset: Dataset, half: Half) -> range:

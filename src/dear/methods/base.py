@@ -133,6 +133,8 @@ class Method(Protocol):
     """An adaptation of a frozen CLIP that an engine can train, evaluate, save and load without knowing it."""
 
     name: ClassVar[str]
+    choice_names: ClassVar[frozenset[str]]
+    """What `build` lets a person choose."""
     clip: FrozenClip
 
     @property

@@ -63,6 +63,7 @@ class DeAR(nn.Module):
     """A CLIP adapted by decomposing the roles of its attention heads."""
 
     name: ClassVar[str] = "dear"
+    choice_names: ClassVar[frozenset[str]] = frozenset({*DearConfig.model_fields, "roles", "mask"})
     _text_prefix_CTD: Tensor | None
     _text_end_C: Tensor | None
     _frozen_class_features_CE: Tensor | None

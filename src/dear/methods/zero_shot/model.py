@@ -49,6 +49,7 @@ class ZeroShot(nn.Module):
     """The frozen CLIP behind the interface of every method."""
 
     name: ClassVar[str] = "zero_shot"
+    choice_names: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, clip: FrozenClip) -> None:
         super().__init__()
