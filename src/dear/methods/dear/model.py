@@ -39,7 +39,7 @@ from dear.methods.dear.losses import DearLoss, dear_loss
 from dear.methods.dear.masks import layer_mask, token_kinds
 from dear.methods.dear.roles import check_roles, roles_for
 from dear.methods.dear.tail import text_tail, vision_tail
-from dear.methods.dear.tokens import new_tokens
+from dear.methods.dear.tokens import new_tokens, projection_start
 from dear.methods.registry import register
 from dear.roles.rolemap import RoleMap
 
@@ -56,6 +56,16 @@ class _KeptFeatures:
     tokens_PD: Tensor
     autocast: bool
     features_CE: Tensor
+
+
+@dataclass(frozen=True)
+class _KeptMasks:
+    """Masks and everything they depend on; a role map never changes."""
+
+    roles: RoleMap
+    originals: int
+    device: torch.device
+    masks: list[Tensor]
 
 
 @register
@@ -97,13 +107,14 @@ class DeAR(nn.Module):
             generator=generator,
         )
         self.text_tokens = new_tokens(config.text_tokens, sizes.text_width, std=config.token_std, generator=generator)
-        for name, start in _projection_start(config, clip, generator).items():
+        for name, start in projection_start(config, clip, generator).items():
             self.register_parameter(name, nn.Parameter(start))
         self.fusion_scalars = nn.Parameter(initial_scalars(config.alpha_cls, attributes))
         self.to(clip.device)
 
         self._classes: ClassList | None = None
         self._class_feature_cache: _KeptFeatures | None = None
+        self._kept_masks: _KeptMasks | None = None
         self._plain_class_features_CE: Tensor | None = None
         self._is_disabled = False
         self._text_shared = 1
@@ -323,10 +334,15 @@ class DeAR(nn.Module):
         return unit(cls_BE), unit(attr_BKE)
 
     def _masks(self, prefix_BND: Tensor) -> list[Tensor]:
-        kinds_L = token_kinds(prefix_BND.shape[1], len(self.attributes), self.config.tokens_per_attribute)
-        kinds_L = kinds_L.to(prefix_BND.device)
-        layers = range(self.first_layer, self.clip.vision.layers + 1)
-        return [layer_mask(self.roles.layer(layer), self.attributes, kinds_L) for layer in layers]
+        """One mask a layer, made from the role map and made again whenever that is another one."""
+        kept, originals, device = self._kept_masks, prefix_BND.shape[1], prefix_BND.device
+        if kept is None or kept.roles is not self.roles or (kept.originals, kept.device) != (originals, device):
+            layers = range(self.first_layer, self.clip.vision.layers + 1)
+            with torch.inference_mode(False):
+                kinds_L = token_kinds(originals, len(self.attributes), self.config.tokens_per_attribute).to(device)
+                masks = [layer_mask(self.roles.layer(layer), self.attributes, kinds_L) for layer in layers]
+            kept = self._kept_masks = _KeptMasks(self.roles, originals, device, masks)
+        return kept.masks
 
     def _projection(self) -> Tensor:
         """W_attr (D, E)."""
@@ -375,16 +391,3 @@ def _first_layer(chosen: int | None, layers: int, setting: str) -> int:
     if chosen is not None and chosen > layers:
         raise ConfigError(f"{setting} is {chosen}, but the tower has {layers} layers.")
     return chosen or max(1, layers - LAST_LAYERS + 1)
-
-
-def _projection_start(config: DearConfig, clip: FrozenClip, generator: torch.Generator) -> dict[str, Tensor]:
-    """Named start values of the projection's parameters, in fp32."""
-    width, embed = clip.vision.projection.shape
-    if config.projection == "copy":
-        return {"attribute_projection": clip.vision.projection.detach().float().clone()}
-    if config.projection == "random":
-        return {"attribute_projection": torch.randn(width, embed, generator=generator) * width**-0.5}
-    return {
-        "projection_down": torch.randn(width, config.projection_rank, generator=generator) * config.token_std,
-        "projection_up": torch.zeros(config.projection_rank, embed),
-    }

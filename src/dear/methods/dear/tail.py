@@ -35,11 +35,11 @@ def vision_tail(
     x_BLD = torch.cat([prefix_BND, raw_BAD], dim=1)
     *inner, last = tower.blocks(first)
     for block, mask_HLL in zip(inner, masks[:-1], strict=True):
-        x_BLD = run_block(block, x_BLD, mask=mask_HLL)
+        x_BLD = run_block(block, x_BLD, mask=mask_HLL[None])  # four dimensions: the fast kernel takes no three
         carried_BAD = carry(raw_BAD, x_BLD[:, originals:], beta)
         x_BLD = torch.cat([x_BLD[:, :originals], carried_BAD], dim=1)
     read_rows = [0, *range(originals, x_BLD.shape[1])]
-    x_BQD = run_block(last, x_BLD, queries_BQD=x_BLD[:, read_rows], mask=masks[-1][:, read_rows])
+    x_BQD = run_block(last, x_BLD, queries_BQD=x_BLD[:, read_rows], mask=masks[-1][None, :, read_rows])
     return tower.read(x_BQD)
 
 
