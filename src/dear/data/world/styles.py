@@ -41,8 +41,8 @@ def _painted(image: Ints) -> Ints:
 
 def _sketch(image: Ints) -> Ints:
     """Pencil lines along the strong edges, over a pale wash of the colours."""
-    lines = np.clip(_edges(image) - 40, 0, 200)
-    paper = 244 - (244 - image) * 112 // 256
+    lines = np.clip(_edges(image) - 60, 0, 120)
+    paper = 244 - (244 - image) * 160 // 256
     drawn: Ints = paper * (255 - lines)[..., None] // 255
     return drawn
 
