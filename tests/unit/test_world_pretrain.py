@@ -8,11 +8,19 @@ import torch
 from safetensors.torch import load_file
 
 from dear.data.world.clip import build, load_tokenizer, read_folder, write_folder, write_tokenizer
-from dear.data.world.losses import PROMPT_COUNTS, contrastive, image_features, per_prompt, text_features
+from dear.data.world.losses import (
+    PROMPT_COUNTS,
+    UNKNOWN,
+    contrastive,
+    image_features,
+    per_prompt,
+    strayed,
+    text_features,
+)
 from dear.data.world.pretrain import Settings, learning_rate, make_batch, pretrain, remaining
 from dear.errors import BackboneError, ConfigError, OverwriteError
 
-TINY = Settings(seed=3, steps=6, shard=10, captions=6, warmup=2, dense_from=2)
+TINY = Settings(seed=3, steps=6, shard=10, captions=6, gray=2, warmup=2, dense_from=2)
 
 
 def losses(folder):
@@ -94,8 +102,13 @@ def test_training_forward_equals_open_clips(tmp_path):
     batch = make_batch(replace(TINY, dense_from=0), 0, 0, tokenizer)
     assert batch.kept is None
     with torch.no_grad():
-        ours = image_features(model, batch.images, None)[:, 0]
-        assert torch.allclose(ours, model.encode_image(batch.images, normalize=True), atol=1e-5)
+        never, always = (
+            torch.zeros(len(batch.images), dtype=torch.bool),
+            torch.ones(len(batch.images), dtype=torch.bool),
+        )
+        plain = model.encode_image(batch.images, normalize=True)
+        assert torch.allclose(image_features(model, batch.images, None, never)[0][:, 0], plain, atol=1e-5)
+        assert not torch.allclose(image_features(model, batch.images, None, always)[0][:, 0], plain, atol=1e-3)
         ours = text_features(model, batch.tokens)
         assert torch.allclose(ours, model.encode_text(batch.tokens, normalize=True), atol=1e-5)
 
@@ -140,3 +153,23 @@ def test_written_weights_are_read_back_exactly(tmp_path):
     again, _ = read_folder(tmp_path)
     for name, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], value.half().float())
+
+
+def test_heads_that_keep_to_their_attribute_do_not_stray():
+    anchors = [torch.eye(8)[:3], torch.eye(8)[3:6]]
+    values = torch.randint(0, 3, (50,), generator=torch.Generator().manual_seed(0))
+    first, second = torch.eye(8)[values], torch.eye(8)[values + 3]
+    free = torch.randn(50, 8, generator=torch.Generator().manual_seed(1))
+    assert strayed([torch.stack([first, second, free], dim=1)], anchors) < 1e-6
+    assert strayed([torch.stack([second, first, free], dim=1)], anchors) > 1 - 1e-6
+    assert abs(strayed([torch.stack([first + second, second, free], dim=1)], anchors) - 0.25) < 0.05
+
+
+def test_gray_images_have_no_colour_and_no_caption(tmp_path):
+    write_tokenizer(tmp_path)
+    batch = make_batch(TINY, 0, 0, load_tokenizer(tmp_path))
+    gray = (batch.images[:, 0] == batch.images[:, 1]).flatten(1).all(dim=1)
+    assert gray.tolist() == [False] * (TINY.shard - TINY.gray) + [True] * TINY.gray
+    assert (batch.truth[:, 0] == UNKNOWN).tolist() == gray.tolist()
+    with pytest.raises(ConfigError, match="do not fit"):
+        replace(TINY, gray=TINY.shard)

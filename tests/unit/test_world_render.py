@@ -22,12 +22,12 @@ from dear.errors import ConfigError
 
 GOLDEN = [
     "0645509c279d0b61",
-    "141ec5709d8b561f",
-    "95e4e9531b7ccb96",
+    "4cc9ff9d2c6fac6b",
+    "26e23dd89564be51",
     "7065b1482e3aee74",
     "b64a8c2057e1e1f5",
     "97cd4dd97c3f2afe",
-    "5d8e07a6c2e037d8",
+    "08f0ecbacce1cb94",
     "84a41ff781c89c94",
     "46280f62b676bb04",
     "8d2cd30a58a85060",

@@ -52,6 +52,11 @@ class Settings:
     faded: float = 0.3  # of the images lose contrast towards some gray
     restarts: float = 0.75  # of the images have [CLS] start anew before the late layers
 
+    def __post_init__(self) -> None:
+        """Refuse gray images with captions: a caption may tell of colours."""
+        if self.captions + self.gray > self.shard:
+            raise ConfigError(f"{self.captions} captions and {self.gray} gray images do not fit {self.shard} images.")
+
     @property
     def plateau(self) -> int:
         """The step at which the cool-down starts. Up to it, a run does not depend on how long it will be."""
