@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dear import __version__
-from dear.cli import bench, data, roles, train, world
+from dear.cli import bench, data, retrieve, roles, train, world
 from dear.errors import DearError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("predict")(train.predict)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.list_app, name="ls")
 app.add_typer(data.check_app, name="check")
+app.add_typer(retrieve.app, name="retrieve")
 app.add_typer(roles.app, name="roles")
 app.add_typer(world.app, name="world")
 

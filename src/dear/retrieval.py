@@ -1,0 +1,236 @@
+"""Search images by one attribute: an index of features on disk, and exact nearest neighbours by matrix products.
+
+An index holds, for every readable image of a folder, the [CLS] feature and one feature an attribute, of unit length.
+Shapes: N images, K attributes, G = K + 1 kinds of features, E joint embedding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from dear.data.images import ImageList, folder_images, image_batches, open_image
+from dear.errors import ConfigError, DataError, did_you_mean
+from dear.files import prepare_folder, sha256, write_atomic
+from dear.methods.base import Method
+
+FORMAT, FORMAT_VERSION = "dear-index", 1
+INDEX, FEATURES = "index.json", "features.safetensors"
+CLS = "cls"
+BLOCK = 65536  # images compared at once
+
+
+@dataclass(frozen=True)
+class IndexedImage:
+    """A file of the index: its path below the folder, and its size and time when it was encoded."""
+
+    path: str
+    bytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class Index:
+    """Features of a folder's images by kind of feature."""
+
+    folder: Path
+    kinds: tuple[str, ...]
+    model_sha256: str
+    images: tuple[IndexedImage, ...]
+    features_NGE: Tensor
+    problems: tuple[str, ...]
+
+    def features(self, kind: str) -> Tensor:
+        """(N, E) features of one kind."""
+        if kind not in self.kinds:
+            known = ", ".join(self.kinds)
+            raise ConfigError(f"There is no attribute {kind!r}: choose {known}.{did_you_mean(kind, self.kinds)}")
+        return self.features_NGE[:, self.kinds.index(kind)]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A found image and its cosine with the query."""
+
+    path: Path
+    score: float
+
+
+def feature_kinds(model: Method) -> tuple[str, ...]:
+    """Names of the features a model gives for an image: "cls", then its attributes."""
+    return (CLS, *getattr(model, "attributes", ()))
+
+
+def model_hash(model: Method) -> str:
+    """What decides a model's image features: the backbone, the method and everything trained."""
+    parts = {name: sha256(p.detach().float().cpu().numpy().tobytes()) for name, p in model.trainable().items()}
+    told = [model.name, model.clip.weights_sha256, model.settings(), model.artefact_files(), parts]
+    return sha256(json.dumps(told, sort_keys=True).encode())
+
+
+@torch.inference_mode()
+def encode(model: Method, images: Tensor) -> Tensor:
+    """(B, G, E) features of preprocessed images, of unit length."""
+    if model.classes is None:
+        model.set_classes(["thing"])
+    out = model(images.to(model.clip.device))
+    return torch.cat([out.cls_features[:, None], out.attr_features], dim=1).float().cpu()
+
+
+def update_index(
+    model: Method,
+    folder: str | Path,
+    out: Path,
+    *,
+    workers: int = 2,
+    batch: int = 64,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Index, int]:
+    """Index a folder's images; only new and changed files are encoded. Returns the index and how many were encoded.
+
+    Images that cannot be read are left out and named in `Index.problems`.
+    """
+    root, listed, mark = Path(folder), folder_images(folder), model_hash(model)
+    stamps = [_stamp(root, name) for name in listed.names]
+    old = _reusable(out, root, mark)
+    known = {image: row for row, image in enumerate(old.images)} if old else {}
+    new = [index for index, stamp in enumerate(stamps) if stamp not in known]
+    rows: dict[int, Tensor] = {}
+    if old is not None:
+        rows = {i: old.features_NGE[known[stamp]] for i, stamp in enumerate(stamps) if stamp in known}
+    wanted = ImageList(tuple(listed.names[i] for i in new), lambda place: listed.open(new[place]))
+    problems: list[str] = []
+    for part in image_batches(wanted, model.clip.preprocess_eval, size=batch, workers=workers):
+        problems += part.problems
+        if part.images is not None:
+            encoded = encode(model, part.images)
+            rows |= {new[place]: row for place, row in zip(part.indices, encoded, strict=True)}
+        if progress:
+            progress(part.stop)
+    kept = sorted(rows)
+    if not kept:
+        raise DataError(f"None of the images in {root} can be read; the first: {problems[0]}")
+    index = Index(
+        folder=root.resolve(),
+        kinds=feature_kinds(model),
+        model_sha256=mark,
+        images=tuple(stamps[i] for i in kept),
+        features_NGE=torch.stack([rows[i] for i in kept]),
+        problems=tuple(problems),
+    )
+    _write(index, out)
+    return index, len(new) - len(problems)
+
+
+def read_index(out: Path) -> Index:
+    """Read an index from its folder."""
+    try:
+        content = json.loads((out / INDEX).read_text(encoding="utf-8"))
+        if content["format"] != FORMAT or content["format_version"] > FORMAT_VERSION:
+            raise ValueError
+        with safe_open(out / FEATURES, framework="pt") as file:
+            features = file.get_tensor("features").float()
+            same = (file.metadata() or {}).get("index") == sha256((out / INDEX).read_bytes())
+        images = tuple(IndexedImage(*row) for row in content["images"])
+        if not same or len(images) != len(features):
+            raise ValueError
+    except OSError:
+        raise DataError(f"{out} holds no index: make one with 'dear retrieve index RUN FOLDER'.") from None
+    except Exception as error:
+        raise DataError(f"The index in {out} is damaged: make it again with 'dear retrieve index'.") from error
+    return Index(
+        folder=Path(content["folder"]),
+        kinds=tuple(content["kinds"]),
+        model_sha256=content["model_sha256"],
+        images=images,
+        features_NGE=features,
+        problems=(),
+    )
+
+
+def nearest(query_E: Tensor, features_NE: Tensor, count: int) -> list[tuple[int, float]]:
+    """Rows with the largest cosines, largest first; ties go to the earlier row. Exact, in blocks."""
+    best: list[tuple[float, int]] = []
+    for start in range(0, len(features_NE), BLOCK):
+        scores = features_NE[start : start + BLOCK] @ query_E
+        top = scores.topk(min(count, len(scores)))
+        best += [
+            (-value, start + place) for value, place in zip(top.values.tolist(), top.indices.tolist(), strict=True)
+        ]
+        best = sorted(best)[:count]
+    return [(place, -value) for value, place in best]
+
+
+def search(model: Method, index: Index, query: str | Path, *, attribute: str = CLS, count: int = 10) -> list[Hit]:
+    """The images nearest to a query image by one kind of feature, or nearest to a text.
+
+    A text is compared with the images' features of that kind: attribute features live in the joint space.
+    """
+    if index.model_sha256 != model_hash(model):
+        raise DataError(f"The index of {index.folder} was made by another model: make it again with this one.")
+    features = index.features(attribute)
+    path = Path(query)
+    if _is_file(path):
+        image = model.clip.preprocess_eval(open_image(path))[None]
+        vector = encode(model, image)[0, index.kinds.index(attribute)]
+    elif path.suffix:
+        raise ConfigError(f"There is no image {query}; a text to search for has no file ending.")
+    else:
+        vector = model.clip.encode_text([str(query)])[0].cpu()
+    return [Hit(index.folder / index.images[row].path, score) for row, score in nearest(vector, features, count)]
+
+
+def open_hit(hit: Hit, side: int = 160) -> Image.Image:
+    """A found image as a small square picture."""
+    image = open_image(hit.path)
+    image.thumbnail((side, side))
+    return image
+
+
+def _stamp(root: Path, name: str) -> IndexedImage:
+    facts = (root / name).stat()
+    return IndexedImage(name, facts.st_size, facts.st_mtime_ns)
+
+
+def _reusable(out: Path, root: Path, mark: str) -> Index | None:
+    """The index that is already there, if it is whole and of the same model and folder."""
+    try:
+        old = read_index(out)
+    except DataError:
+        return None
+    return old if (old.model_sha256, old.folder) == (mark, root.resolve()) else None
+
+
+def _write(index: Index, out: Path) -> None:
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "folder": str(index.folder),
+        "kinds": list(index.kinds),
+        "model_sha256": index.model_sha256,
+        "images": [[image.path, image.bytes, image.mtime_ns] for image in index.images],
+    }
+    text = (json.dumps(content, ensure_ascii=False) + "\n").encode()
+    prepare_folder(out, (), resume=True, overwrite=False)
+    try:
+        features = {"features": index.features_NGE.half().contiguous()}
+        write_atomic(out / INDEX, text)
+        write_atomic(out / FEATURES, save(features, metadata={"index": sha256(text)}))
+    except OSError as error:
+        raise DataError(f"The index cannot be written to {out} ({error.strerror}): make room and try again.") from None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
