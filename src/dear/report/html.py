@@ -45,7 +45,8 @@ def heat_map(rows: Sequence[str], columns: Sequence[str], values: Sequence[Seque
     for name, row in zip(rows, values, strict=True):
         cells = "".join(_heat_cell(value, largest, digits) for value in row)
         body += f"<tr><th>{escape(name)}</th>{cells}</tr>"
-    return f'<div class="scroll"><table class="heat"><thead><tr><th></th>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    head = f"<thead><tr><th></th>{top}</tr></thead>"
+    return f'<div class="scroll"><table class="heat">{head}<tbody>{body}</tbody></table></div>'
 
 
 def _heat_cell(value: float, largest: float, digits: int) -> str:

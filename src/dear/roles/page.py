@@ -64,18 +64,21 @@ def role_page(
 """
 
 
-def _label(head: HeadRole) -> str:
+def head_label(head: HeadRole) -> str:
+    """A word for what a head does."""
     return head.concept or SHORT.get(head.role, head.role.value)
 
 
-def _color(head: HeadRole) -> str:
+def head_color(head: HeadRole) -> str:
+    """The colour of what a head does."""
     return COLORS.get(head.concept or "", "#333") if head.role is Role.CORE else COLORS[head.role.value]
 
 
 def _grid_row(roles: RoleMap, layer: int) -> str:
     cells = "".join(
-        f'<td><a class="{head.role.value}" href="#h{head.layer}-{head.head}" style="--c:{_color(head)}" '
-        f'title="{escape(", ".join(head.phrases[:3]))}"><b>{head.head}</b><span>{escape(_label(head))}</span></a></td>'
+        f'<td><a class="{head.role.value}" href="#h{head.layer}-{head.head}" style="--c:{head_color(head)}" '
+        f'title="{escape(", ".join(head.phrases[:3]))}"><b>{head.head}</b>'
+        f"<span>{escape(head_label(head))}</span></a></td>"
         for head in roles.layer(layer)
     )
     return f"<tr><th>{layer}</th>{cells}</tr>"
@@ -110,7 +113,7 @@ def _details(head: HeadRole, examples: Examples | None) -> str:
         pictures = f"<p>Responds most to</p>{_strip(examples.most)}<p>Responds least to</p>{_strip(examples.least)}"
     role = head.role.value.replace("_", " ")
     return (
-        f'<details id="h{head.layer}-{head.head}"><summary><span class="dot" style="--c:{_color(head)}"></span>'
+        f'<details id="h{head.layer}-{head.head}"><summary><span class="dot" style="--c:{head_color(head)}"></span>'
         f"Layer {head.layer}, head {head.head}: {role}{f' ({escape(head.concept)})' if head.concept else ''}</summary>"
         f'<div class="body"><ol>{phrases or "<li>no phrase spans what it writes</li>"}</ol>'
         f"<div>{entropy}{bars}{pictures}</div></div></details>"
