@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from enum import Enum
 from importlib import resources
 from pathlib import Path
@@ -172,11 +173,11 @@ class RoleMap(_Strict):
 
     def all_generalization(self) -> RoleMap:
         """The same heads, each shielded (ablation)."""
-        return self._derive([(Role.GENERALIZATION, None)] * len(self.heads), "all_generalization")
+        return self.derive([(Role.GENERALIZATION, None)] * len(self.heads), "all_generalization")
 
     def all_mixed(self) -> RoleMap:
         """The same heads, each open to everything (ablation)."""
-        return self._derive([(Role.MIXED, None)] * len(self.heads), "all_mixed")
+        return self.derive([(Role.MIXED, None)] * len(self.heads), "all_mixed")
 
     def shuffled(self, seed: int) -> RoleMap:
         """The same roles dealt out at random over the heads (ablation); the evidence stays with its head."""
@@ -184,15 +185,19 @@ class RoleMap(_Strict):
             raise RoleMapError(f"The seed of a shuffle is {seed!r}, but must be a whole number from 0 on.")
         roles = [(head.role, head.concept) for head in self.heads]
         random.Random(seed).shuffle(roles)
-        return self._derive(roles, f"shuffled(seed={seed})")
+        return self.derive(roles, f"shuffled(seed={seed})")
 
-    def _derive(self, roles: list[tuple[Role, str | None]], how: str) -> RoleMap:
+    def derive(
+        self, roles: Sequence[tuple[Role, str | None]], how: str, *, attributes: tuple[str, ...] | None = None
+    ) -> RoleMap:
+        """The same heads and evidence with other roles; `how` is recorded."""
         heads = tuple(
             head.model_copy(update={"role": role, "concept": concept})
             for head, (role, concept) in zip(self.heads, roles, strict=True)
         )
         provenance = self.provenance.model_copy(update={"derived": (*self.provenance.derived, how)})
-        return self.model_copy(update={"heads": heads, "provenance": provenance})
+        update = {"heads": heads, "provenance": provenance, "attributes": attributes or self.attributes}
+        return self.model_copy(update=update)
 
     def misfits(
         self, *, first_layer: int, layers: int, heads: int, weights_sha256: str, model: str | None = None

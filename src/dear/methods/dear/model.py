@@ -37,7 +37,7 @@ from dear.methods.dear.config import DearConfig
 from dear.methods.dear.fusion import fuse, initial_scalars
 from dear.methods.dear.losses import DearLoss, dear_loss
 from dear.methods.dear.masks import layer_mask, token_kinds
-from dear.methods.dear.roles import check_roles, roles_for
+from dear.methods.dear.roles import ROLE_CHOICES, check_roles, roles_for
 from dear.methods.dear.tail import text_tail, vision_tail
 from dear.methods.dear.tokens import new_tokens, projection_start
 from dear.methods.registry import register
@@ -73,7 +73,7 @@ class DeAR(nn.Module):
     """A CLIP adapted by decomposing the roles of its attention heads."""
 
     name: ClassVar[str] = "dear"
-    choice_names: ClassVar[frozenset[str]] = frozenset({*DearConfig.model_fields, "roles", "mask"})
+    choice_names: ClassVar[frozenset[str]] = frozenset({*DearConfig.model_fields, *ROLE_CHOICES})
     _text_prefix_CTD: Tensor | None
     _text_end_C: Tensor | None
     _frozen_class_features_CE: Tensor | None
@@ -291,10 +291,11 @@ class DeAR(nn.Module):
 
     @classmethod
     def build(cls, clip: FrozenClip, *, seed: int, choices: Mapping[str, Any]) -> DeAR:
-        """Make an untrained model. Besides the fields of `DearConfig` one may choose `roles` and a `mask` variant."""
-        fields = {name: value for name, value in choices.items() if name not in ("roles", "mask")}
+        """Make an untrained model from the fields of `DearConfig` and `ROLE_CHOICES`, see `roles_for`."""
+        fields = {name: value for name, value in choices.items() if name not in ROLE_CHOICES}
+        about_roles = {"roles": None, **{name: value for name, value in choices.items() if name in ROLE_CHOICES}}
         first = _first_layer(choices.get("first_layer"), clip.geometry.vision_layers, "first_layer")
-        roles = roles_for(clip, choices.get("roles"), choices.get("mask", "roles"), first_layer=first, seed=seed)
+        roles = roles_for(clip, **about_roles, first_layer=first, seed=seed)
         return cls(clip, roles, **{"seed": seed, **fields})
 
     @classmethod

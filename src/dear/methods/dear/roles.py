@@ -7,15 +7,27 @@ from pathlib import Path
 
 from dear.backbone.clip import FrozenClip
 from dear.errors import ConfigError, DearWarning, RoleMapError, did_you_mean
+from dear.roles.derive import by_threshold, with_attributes
 from dear.roles.rolemap import Role, RoleMap, shipped_maps
 
+ROLE_CHOICES = ("roles", "mask", "threshold", "attributes")
 MASKS = ("roles", "all_mixed", "all_generalization", "shuffled")
 
 
 def roles_for(
-    clip: FrozenClip, roles: RoleMap | str | Path | None, mask: str = "roles", *, first_layer: int, seed: int = 0
+    clip: FrozenClip,
+    roles: RoleMap | str | Path | None,
+    mask: str = "roles",
+    *,
+    first_layer: int,
+    seed: int = 0,
+    threshold: float | None = None,
+    attributes: int | None = None,
 ) -> RoleMap:
-    """The role map for a backbone's layers from `first_layer` on, in one of the variants `MASKS`."""
+    """The role map for a backbone's layers from `first_layer` on, in one of the variants `MASKS`.
+
+    `threshold` cuts the heads' entropies anew (per cent), `attributes` takes fewer or more attributes.
+    """
     if mask not in MASKS:
         raise ConfigError(f"mask is {mask!r}, but can be {', '.join(MASKS)}.{did_you_mean(str(mask), MASKS)}")
     if roles is None and mask in ("all_mixed", "all_generalization"):
@@ -23,6 +35,10 @@ def roles_for(
         sizes = clip.geometry
         return RoleMap.uniform(role, first_layer=first_layer, layers=sizes.vision_layers, heads=sizes.vision_heads)
     found = _given(roles) if roles is not None else shipped_roles(clip)
+    if threshold is not None:
+        found = by_threshold(found, threshold)
+    if attributes is not None:
+        found = with_attributes(found, attributes)
     variants = {"roles": lambda: found, "all_mixed": found.all_mixed, "all_generalization": found.all_generalization}
     return found.shuffled(seed) if mask == "shuffled" else variants[mask]()
 

@@ -1,0 +1,65 @@
+"""Other role maps from the evidence that a map records: another entropy threshold, more or fewer attributes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from dear.errors import RoleMapError
+from dear.roles.entropy import SAME_ENTROPY, STYLE, dominant
+from dear.roles.rolemap import HeadRole, Role, RoleMap
+
+
+def by_threshold(roles: RoleMap, percent: float) -> RoleMap:
+    """The quantile rule at another threshold, in per cent: the lowest recorded entropies core, the highest general.
+
+    Heads of other specialities and of style stay what they are; heads of equal entropy are never separated.
+    """
+    if not 0 < percent < 50:
+        raise RoleMapError(f"The entropy threshold is {percent} %, but must lie between 0 and 50.")
+    if missing := [head for head in roles.heads if head.entropy is None or head.shares is None]:
+        raise RoleMapError(
+            f"The role map records no entropy for head ({missing[0].layer}, {missing[0].head}): only a map made by "
+            f"'dear roles discover' can be cut at another threshold."
+        )
+    free = [head for head in roles.heads if head.role is not Role.OTHER and head.concept != STYLE]
+    ranked = sorted(round(head.entropy or 0.0, SAME_ENTROPY) for head in free)
+    edge = round(percent / 100 * len(ranked))
+    low, high = (ranked[edge - 1], ranked[-edge]) if edge else (-math.inf, math.inf)
+
+    def decide(head: HeadRole) -> tuple[Role, str | None]:
+        value = round(head.entropy or 0.0, SAME_ENTROPY)
+        own = dominant({name: (head.shares or {}).get(name, 0.0) for name in roles.attributes})
+        if value <= low and own is not None:
+            return Role.CORE, own
+        return (Role.GENERALIZATION, None) if value >= high and value > low else (Role.MIXED, None)
+
+    decided = [decide(head) if head in free else (head.role, head.concept) for head in roles.heads]
+    return roles.derive(decided, f"threshold={percent}")
+
+
+def with_attributes(roles: RoleMap, count: int) -> RoleMap:
+    """The map for another number of attributes.
+
+    Fewer: the attributes with the most core heads stay, the heads of the others are shielded as other specialities.
+    More: the most frequent of the other specialities become attributes; where there are none, the new tokens have no
+    expert heads of their own.
+    """
+    if not 1 <= count <= 11:
+        raise RoleMapError(f"The number of attributes is {count}, but must lie between 1 and 11.")
+    core = Counter(head.concept for head in roles.heads if head.role is Role.CORE)
+    other = Counter(head.concept for head in roles.heads if head.role is Role.OTHER)
+    ranked = sorted(roles.attributes, key=lambda name: (-core[name], roles.attributes.index(name)))
+    kept = [name for name in roles.attributes if name in ranked[:count]]
+    spare = [*(name for name, _ in other.most_common() if name), *(c for c in _OTHERS if c not in other)]
+    attributes = (*kept, *spare[: max(0, count - len(roles.attributes))])
+
+    def decide(head: HeadRole) -> tuple[Role, str | None]:
+        if head.role in (Role.CORE, Role.OTHER):
+            return (Role.CORE if head.concept in attributes else Role.OTHER), head.concept
+        return head.role, head.concept
+
+    return roles.derive([decide(head) for head in roles.heads], f"attributes={count}", attributes=attributes)
+
+
+_OTHERS = ("animal", "human", "text", "number", "emotion", "action")
