@@ -43,12 +43,11 @@ def run_report(
     dataset: Dataset,
     description: Mapping[str, Any],
     metrics: Sequence[Mapping[str, Any]],
+    halves: Sequence[HalfScores],
     *,
     workers: int = 2,
 ) -> str:
-    """The page as text; test images are evaluated here."""
-    learned = tuple(description["classes"])
-    halves = _halves(model, dataset, learned, description, workers)
+    """The page as text. `description` is the run's, `halves` come from `evaluate_halves`."""
     tested = halves[0]
     model.set_classes(tested.class_names, dataset.template)
     parts = [
@@ -65,10 +64,11 @@ def run_report(
     return page(f"{dataset.name}, adapted", "".join(parts), subtitle=subtitle)
 
 
-def _halves(
-    model: Method, dataset: Dataset, learned: tuple[str, ...], description: Mapping[str, Any], workers: int
+def evaluate_halves(
+    model: Method, dataset: Dataset, description: Mapping[str, Any], *, workers: int = 2
 ) -> list[HalfScores]:
-    """All classes together, or, where one half was learned, that half and then the other."""
+    """Test all classes together, or, where one half was learned, that half and then the other."""
+    learned = tuple(description["classes"])
     names: list[Half] = ["all"]
     for half, other in (("base", "novel"), ("novel", "base")):
         labels = labels_of(dataset, half) if len(dataset.class_names) > 1 else range(0)  # type: ignore[arg-type]
@@ -87,21 +87,28 @@ def _halves(
     return found
 
 
-def _scores(halves: Sequence[HalfScores], name: str) -> str:
+def score_rows(halves: Sequence[HalfScores], name: str) -> list[list[str]]:
+    """Plain CLIP beside the adapted model, and the harmonic mean of two halves; the first row is the head."""
+
     def row(label: str, values: list[float]) -> list[str]:
         shown = [f"{value:.1f}" for value in values]
         return [label, *shown, f"{harmonic_mean(*values):.1f}"] if len(values) == 2 else [label, *shown]
 
     head = ["top-1, per cent", *(f"{one.half} classes" for one in halves)]
-    rows = [
+    return [
+        [*head, "harmonic mean"] if len(halves) == 2 else head,
         row("plain CLIP", [one.plain.scores.fusion for one in halves]),
         row(name, [one.adapted.scores.fusion for one in halves]),
         row(f"{name}, decoupled", [one.adapted.scores.decoupled for one in halves]),
     ]
+
+
+def _scores(halves: Sequence[HalfScores], name: str) -> str:
+    head, *rows = score_rows(halves, name)
     images = ", ".join(f"{one.adapted.scores.images:,} {one.half}" for one in halves)
     bad = sum(one.adapted.scores.unreadable for one in halves)
     note = f"Test images: {images}." + (f" {bad} could not be read and count as wrong." if bad else "")
-    return section("Scores", table([*head, "harmonic mean"] if len(halves) == 2 else head, rows), note=note)
+    return section("Scores", table(head, rows), note=note)
 
 
 def _setting(description: Mapping[str, Any]) -> str:
