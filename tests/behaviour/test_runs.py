@@ -202,7 +202,7 @@ def full(monkeypatch, when):
     fsync = os.fsync
 
     def no_space(handle):
-        if when(Path(os.readlink(f"/proc/self/fd/{handle}")).name):
+        if when(Path(f"/proc/self/fd/{handle}").readlink().name):
             raise OSError(errno.ENOSPC, "No space left on device")
         fsync(handle)
 

@@ -7,6 +7,7 @@ import torch
 
 import dear
 from dear.backbone.clip import content_hash
+from dear.engine.checkpoint import Progress
 from dear.engine.distributed import Ranks
 from dear.engine.feed import Feed, live_views
 from dear.engine.run import run_job
@@ -130,8 +131,8 @@ def test_not_finite_gradient_stops_before_the_update(toy, clip):
 
 def test_bad_images_are_skipped_and_counted(toy, clip):
     toy.bad = {"train/0/1", "train/2/0"}
-    model, progress = run_job(toy.job(), clip, on_step=(told := []).append)
-    assert progress == dear.engine.checkpoint.Progress(step=6, skipped=4)
+    _, progress = run_job(toy.job(), clip, on_step=(told := []).append)
+    assert progress == Progress(step=6, skipped=4)
     assert sorted(p for one in told[:3] for p in one["problems"]) == [
         f"{name} cannot be read: it is damaged." for name in sorted(toy.bad)
     ]
