@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import dear
 from dear.engine.distributed import Ranks
 from dear.engine.evaluate import evaluate
 from dear.engine.feed import live_views
@@ -131,6 +132,16 @@ def test_cached_evaluation_is_as_good_as_live(toy, model, computed, tmp_path):
     assert torch.allclose(live.confidence, second.confidence, atol=1e-2)
     assert live.picks.tolist() == second.picks.tolist()
     assert live.scores == first.scores == second.scores
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_kept_prefixes_fit_a_backbone_in_half_precision(toy, tiny_folders, tmp_path, precision):
+    half = dear.load_clip(f"local-dir:{tiny_folders['plain']}", "random", seed=7, precision=precision)
+    model, progress = run_job(toy.job(cached_views=2), half, cache=tmp_path)
+    assert progress.step == 6
+    kept = evaluate(model, toy.dataset, toy.dataset.test, cache=tmp_path)
+    live = evaluate(model, toy.dataset, toy.dataset.test)
+    assert torch.allclose(kept.confidence, live.confidence, atol=0.02)
 
 
 def test_another_methods_prefixes_are_kept_apart(toy, clip, model, tmp_path):
