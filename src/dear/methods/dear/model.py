@@ -168,9 +168,10 @@ class DeAR(nn.Module):
         return PrefixKind(f"vision state before layer {self.first_layer}", (sizes.vision_tokens, sizes.vision_width))
 
     def from_prefix(self, prefix: Tensor, *, strategy: Strategy = "fusion") -> Output:
-        """Classify from `image_prefix`'s result."""
+        """Classify from `image_prefix`'s result, which may have been kept in another precision."""
         check_strategy(strategy)
         self.clip.vision.check_prefix(prefix)
+        prefix = prefix.to(self.clip.vision.dtype)
         if self._is_disabled:
             return self._plain_output(self._frozen_image_features(prefix))
         class_features_CE = self.class_features()
