@@ -167,6 +167,7 @@ def _begin(folder: Path, job: Job, model: Method, *, resume: bool, overwrite: bo
             "format_version": FORMAT_VERSION,
             "description": description,
             "fingerprint": fingerprint(description),
+            "source": {"data": job.dataset.source, "root": job.dataset.root},
             "versions": versions(),
         }
         write_atomic(folder / SHOTS, shots_to_json(job.dataset, job.items, shots=job.shots, seed=job.seed).encode())
