@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli.talk import say, step_bar
-from dear.cli.train import Device, Root, Workers
+from dear.cli.train import Device, Root, Workers, data_of_run
 from dear.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dear.data.dataset import Dataset
+    from collections.abc import Sequence
+
+    from dear.data.dataset import Dataset, Item
     from dear.methods.base import Method
 
 REPORT = "report.html"
@@ -30,12 +32,12 @@ def report(
     """Write a page about a run: scores, weights, curves, confusion, examples, roles, nearest images."""
     from dear.artefact import load
     from dear.engine.distributed import local_device
-    from dear.engine.run import open_run_data, read_run
+    from dear.engine.run import read_run
 
-    content = read_run(run)
-    dataset = open_run_data(content, data, root)
+    description = read_run(run)["description"]
+    dataset, drawn = data_of_run(run, data, root, None)
     model = load(run, device=local_device(device))
-    _write_report(run, out or run / REPORT, model, dataset, content["description"], workers)
+    _write_report(run, out or run / REPORT, model, dataset, description, drawn, workers)
 
 
 def quickstart(
@@ -47,6 +49,7 @@ def quickstart(
     """Adapt the embedded world's CLIP to half of a data set's classes, test both halves, write a report."""
     from dear.backbone.load import load_clip
     from dear.data.catalog import open_dataset
+    from dear.data.splits import few_shot
     from dear.engine.fit import make_job
     from dear.engine.run import RUN, describe, run_job
     from dear.engine.train import TrainSettings
@@ -59,11 +62,18 @@ def quickstart(
     say(f"learning {len(job.class_names)} classes of {dataset.name} from 16 images each …")
     with step_bar() as show:
         model, _ = run_job(job, clip, out, overwrite=True, workers=workers, on_step=show)
-    _write_report(out, out / REPORT, model, dataset, describe(job, model), workers)
+    drawn = few_shot(dataset.train, job.shots, job.seed)
+    _write_report(out, out / REPORT, model, dataset, describe(job, model), drawn, workers)
 
 
 def _write_report(
-    run: Path, out: Path, model: Method, dataset: Dataset, description: dict[str, Any], workers: int
+    run: Path,
+    out: Path,
+    model: Method,
+    dataset: Dataset,
+    description: dict[str, Any],
+    drawn: Sequence[Item],
+    workers: int,
 ) -> None:
     from dear.cli.data import columns
     from dear.engine.run import METRICS
@@ -71,7 +81,7 @@ def _write_report(
     from dear.report.run_report import evaluate_halves, run_report, score_rows
 
     say("testing …")
-    halves = evaluate_halves(model, dataset, description, workers=workers)
+    halves = evaluate_halves(model, dataset, description, drawn, workers=workers)
     metrics = [json.loads(line) for line in (run / METRICS).read_text(encoding="utf-8").splitlines()]
     write_result(out, run_report(model, dataset, description, metrics, halves, workers=workers))
     typer.echo(columns([tuple(row) for row in score_rows(halves, model.name)]))

@@ -138,7 +138,7 @@ def evaluate(
     from dear.engine.fit import items_to_test, labels_of
 
     half: Any = classes
-    dataset, drawn = _data_of(run, data, root, template)
+    dataset, drawn = data_of_run(run, data, root, template)
     labels = labels_of(dataset, half)
     items = items_to_test(dataset, half, drawn=drawn)
     model = load(run, device=local_device(device))
@@ -160,7 +160,7 @@ def evaluate(
         typer.echo(f"  {name:<20} {value:6.2f} %")
 
 
-def _data_of(run: Path, data: str | None, root: Path | None, template: str | None) -> tuple[Dataset, list[Item]]:
+def data_of_run(run: Path, data: str | None, root: Path | None, template: str | None) -> tuple[Dataset, list[Item]]:
     """The data set to test on, and what of it the run has learned from, which is never tested."""
     from dear.data.catalog import open_dataset
     from dear.data.splits import few_shot, shots_from_json

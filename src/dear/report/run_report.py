@@ -16,7 +16,7 @@ from dear.engine.fit import Half, items_to_test, labels_of
 from dear.engine.prefixes import evaluation_prefixes
 from dear.errors import ImageError
 from dear.methods.base import Method
-from dear.protocols.results import harmonic_mean
+from dear.protocols.results import Scores, harmonic_mean
 from dear.report.html import curves, heat_map, page, section, strip, table
 from dear.report.role_grid import role_grid_html
 from dear.retrieval import feature_kinds, nearest
@@ -35,7 +35,7 @@ class HalfScores:
     items: tuple[Item, ...]
     class_names: tuple[str, ...]
     adapted: Evaluation
-    plain: Evaluation
+    plain: Scores
 
 
 def run_report(
@@ -65,9 +65,12 @@ def run_report(
 
 
 def evaluate_halves(
-    model: Method, dataset: Dataset, description: Mapping[str, Any], *, workers: int = 2
+    model: Method, dataset: Dataset, description: Mapping[str, Any], drawn: Sequence[Item], *, workers: int = 2
 ) -> list[HalfScores]:
-    """Test all classes together, or, where one half was learned, that half and then the other."""
+    """Test all classes together, or, where one half was learned, that half and then the other.
+
+    `drawn` are the images that were learned from, with the data set's own labels.
+    """
     learned = tuple(description["classes"])
     names: list[Half] = ["all"]
     for half, other in (("base", "novel"), ("novel", "base")):
@@ -77,13 +80,12 @@ def evaluate_halves(
     found = []
     for half in names:
         labels = labels_of(dataset, half)
-        items = items_to_test(dataset, half, shots=description["shots"], seed=description["seed"])
+        items = items_to_test(dataset, half, drawn=drawn)
         class_names = dataset.class_names[labels.start : labels.stop]
         model.set_classes(class_names, dataset.template)
-        adapted = evaluate(model, dataset, items, part=half, workers=workers)
-        with model.disabled():
-            plain = evaluate(model, dataset, items, part=half, workers=workers)
-        found.append(HalfScores(half, items, class_names, adapted, plain))
+        tested = evaluate(model, dataset, items, part=half, workers=workers, beside_plain=True)
+        assert tested.plain is not None
+        found.append(HalfScores(half, items, class_names, tested, tested.plain))
     return found
 
 
@@ -97,7 +99,7 @@ def score_rows(halves: Sequence[HalfScores], name: str) -> list[list[str]]:
     head = ["top-1, per cent", *(f"{one.half} classes" for one in halves)]
     return [
         [*head, "harmonic mean"] if len(halves) == 2 else head,
-        row("plain CLIP", [one.plain.scores.fusion for one in halves]),
+        row("plain CLIP", [one.plain.fusion for one in halves]),
         row(name, [one.adapted.scores.fusion for one in halves]),
         row(f"{name}, decoupled", [one.adapted.scores.decoupled for one in halves]),
     ]
