@@ -7,14 +7,24 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 
 import pytest
 import typer.main
 
+from dear.backbone import load
 from dear.cli import app, main
 from dear.cli.bench import _default_data
 from dear.protocols import grid as grid_module
 from helpers import TINY_CONFIGS, make_photos
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _load_once():
+    """Backbones never change, so commands in one process can share them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "load_clip", cache(load.load_clip))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -4,16 +4,26 @@ import errno
 import json
 import shutil
 import sys
+from functools import cache
 
 import pytest
 from PIL import Image
 
 import dear.files
+from dear.backbone import load
 from dear.cli import main
 from dear.engine import run as run_module
 from helpers import TINY_CONFIGS, make_photos
 
 CLASSES = ["ant", "bee", "cow", "dog"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _load_once():
+    """Backbones never change, so commands in one process can share them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "load_clip", cache(load.load_clip))
+        yield
 
 
 @pytest.fixture(scope="module")
