@@ -94,24 +94,25 @@ def log_size(folder: Path) -> tuple[int, int]:
 
 def kill_once(words: Sequence[str], folder: Path, aim: str, usual: Undisturbed, chance: random.Random) -> str | None:
     """Start or resume a run and kill it; say where that hit, or None where the run was done before."""
-    before = log_size(folder)
-    process = begin(words)
-
-    def reached() -> bool:
-        if aim == DURING:
-            return log_size(folder) != before
-        return aim == BEFORE or usual.steps in steps_told(folder)
-
-    while process.poll() is None and not reached():
+    before, told_before = log_size(folder), steps_told(folder)
+    step = chance.randrange(1, usual.steps) if aim == DURING else usual.steps
+    pause = chance.random() * {BEFORE: usual.start, DURING: usual.stepping / usual.steps, AFTER: usual.end}[aim]
+    if aim == AFTER and usual.steps in told_before:
+        pause += usual.start  # nothing will be told any more, and the start-up comes first
+    process, reached = begin(words), None
+    while process.poll() is None:
+        fresh = log_size(folder) != before
+        if reached is None and (aim == BEFORE or step in (steps_told(folder) if fresh or aim == AFTER else ())):
+            reached = time.perf_counter()
+        if reached is not None and (time.perf_counter() - reached >= pause or (aim == BEFORE and fresh)):
+            break
         time.sleep(POLL)
-    # A resumed run whose steps are all told of needs its start-up again before it comes to its end.
-    again = usual.start if aim == AFTER and log_size(folder) == before else 0.0
-    time.sleep(again + chance.uniform(0, {BEFORE: usual.start, DURING: usual.stepping, AFTER: usual.end}[aim]))
-    if process.poll() is not None:
-        finish(process)
-        return None
     process.kill()
-    process.communicate()
+    _, said = process.communicate()
+    if process.returncode == 0:
+        return None
+    if process.returncode > 0:
+        raise SystemExit(f"dear train failed with {process.returncode}: {said.decode().strip()}")
     if usual.steps in steps_told(folder):
         return AFTER
     return BEFORE if log_size(folder) == before else DURING

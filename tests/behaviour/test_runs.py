@@ -219,6 +219,7 @@ def test_full_disk_is_one_sentence_and_loses_nothing(toy, clip, whole, tmp_path,
         with pytest.raises(DearError, match=r"No space left on device.*go on with --resume") as error:
             run_job(toy.job(), clip, folder)
     assert "\n" not in str(error.value)
+    assert str(folder if name in ("adapter_model", MANIFEST, "README.md") else folder / name) in str(error.value)
     run_job(toy.job(), clip, folder, resume=True)
     check_same(folder, whole)
 
@@ -250,6 +251,18 @@ def test_a_folder_that_vanishes_is_one_sentence(toy, clip, tmp_path):
 
     with pytest.raises(DearError, match="cannot be written"):
         run_job(toy.job(), clip, folder, on_step=vanish)
+
+
+def test_a_folder_that_may_not_be_written_is_one_sentence(toy, clip, tmp_path, monkeypatch):
+    def denied(*args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("dear.files.tempfile.mkstemp", denied)
+    with pytest.raises(TrainingError, match=r"shots.json cannot be written \(Permission denied\)"):
+        run_job(toy.job(), clip, tmp_path / "run")
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(TrainingError, match=r"run cannot be written \(Permission denied\)"):
+        run_job(toy.job(), clip, tmp_path / "run", resume=True)
 
 
 def test_a_damaged_checkpoint_is_one_sentence(toy, clip, whole):

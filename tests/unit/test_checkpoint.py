@@ -115,7 +115,7 @@ def test_full_disk_keeps_the_old_file(path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", no_space)
-    sentence = r"cannot be written \(No space left on device\); the one before it is whole: make room and go on with"
+    sentence = r"cannot be written \(No space left on device\); the one before it is whole: put that right and go on"
     with pytest.raises(CheckpointError, match=sentence):
         write_checkpoint(path, *fresh(), Progress(step=9))
     assert path.read_bytes() == whole

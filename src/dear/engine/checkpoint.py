@@ -50,7 +50,7 @@ def write_checkpoint(
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be written ({error.strerror or error}); the one before it is whole: "
-            f"make room and go on with --resume."
+            f"put that right and go on with --resume."
         ) from error
 
 

@@ -20,7 +20,7 @@ from dear.engine.distributed import Ranks
 from dear.engine.feed import Read
 from dear.engine.prefix_store import PrefixStore, prefix_key
 from dear.errors import ImageError
-from dear.methods.base import Method
+from dear.methods.base import Method, PrefixKind
 
 BATCH = 64  # images at once through the frozen layers
 
@@ -33,9 +33,8 @@ class PrefixBatch:
     prefix: Tensor
 
 
-def open_store(cache: Path, method: Method, transform: str) -> PrefixStore:
-    """The store of a method's prefixes under one transform."""
-    kind = method.prefix_kind
+def open_store(cache: Path, method: Method, kind: PrefixKind, transform: str) -> PrefixStore:
+    """The store of what a method's frozen part makes of images under one transform."""
     return PrefixStore.open(cache, prefix_key(method.clip, kind.name, transform), kind.shape)
 
 
@@ -62,12 +61,20 @@ def evaluation_prefixes(
     keys = [row_key(dataset, item) for item in items]
 
     def anew(item: Item, _: list[int]) -> Tensor:
-        return _prefix(method, method.clip.preprocess_eval(dataset.open(item.id))[None])
+        return _frozen(method, method.image_prefix, method.clip.preprocess_eval(dataset.open(item.id))[None])
 
-    with open_store(cache, method, "evaluation") as store:
+    with open_store(cache, method, method.prefix_kind, "evaluation") as store:
         chosen = _absent(store, keys)
         listed = dataset.images([items[i] for i in chosen])
-        found = fill(store, method, listed, method.clip.preprocess_eval, [keys[i] for i in chosen], workers, progress)
+        found = fill(
+            store,
+            listed,
+            method.clip.preprocess_eval,
+            partial(_frozen, method, method.image_prefix),
+            [keys[i] for i in chosen],
+            workers,
+            progress,
+        )
         problems |= {chosen[index]: problem for index, problem in found.items()}
         good = [index for index in range(len(items)) if index not in problems]
         for first in range(0, len(good), batch):
@@ -108,28 +115,28 @@ def _live(
 
 def fill(
     store: PrefixStore,
-    method: Method,
     images: ImageList,
     preprocess: Callable[..., Tensor],
+    compute: Callable[[Tensor], Tensor],
     keys: Sequence[str],
     workers: int,
     progress: Callable[[int], None] | None = None,
 ) -> dict[int, str]:
-    """Compute and keep the prefixes of images; return what could not be read, by index."""
+    """Compute and keep the rows of images; return what could not be read, by index."""
     problems: dict[int, str] = {}
     for part in image_batches(images, preprocess, size=BATCH, workers=workers):
         bad = [index for index in range(part.start, part.stop) if index not in part.indices]
         problems |= dict(zip(bad, part.problems, strict=True))
         if part.images is not None:
-            store.put([keys[index] for index in part.indices], _prefix(method, part.images))
+            store.put([keys[index] for index in part.indices], compute(part.images))
         if progress:
             progress(part.stop)
     return problems
 
 
 @torch.inference_mode()
-def _prefix(method: Method, images: Tensor) -> Tensor:
-    return method.image_prefix(images.to(method.clip.device)).float().cpu()
+def _frozen(method: Method, part: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    return part(images.to(method.clip.device)).float().cpu()
 
 
 def _absent(store: PrefixStore, keys: Sequence[str]) -> list[int]:
@@ -160,18 +167,19 @@ def cached_views(
         item = items[index]
         return method.clip.preprocess_train(dataset.open(item.id), random.Random(f"cached view {view} {item.id}"))
 
-    with open_store(cache, method, "training views") as store:
+    compute = partial(_frozen, method, method.image_view)
+    with open_store(cache, method, method.view_kind, "training views") as store:
         own = [place for place in wanted[ranks.rank :: ranks.world] if keys[place] not in store]
         drawn: Any = ImageList(tuple(keys[place] for place in own), lambda position: draw(*own[position]))  # type: ignore[arg-type, return-value]
-        fill(store, method, drawn, lambda view: view, [keys[place] for place in own], workers, progress)
+        fill(store, drawn, lambda view: view, compute, [keys[place] for place in own], workers, progress)
     ranks.wait()
-    store = open_store(cache, method, "training views")
+    store = open_store(cache, method, method.view_kind, "training views")
     lock = Lock()
 
     def read(index: int, epoch: int) -> Tensor:
         first = random.Random(f"first view {seed} {items[index].id}").randrange(views)
         place = index, (first + epoch) % views
         with lock:  # what is damaged or could not be read is tried again
-            return store.fetch([keys[place]], lambda _: _prefix(method, draw(*place)[None]))[0]
+            return store.fetch([keys[place]], lambda _: compute(draw(*place)[None]))[0]
 
     return read

@@ -162,15 +162,17 @@ def _begin(folder: Path, job: Job, model: Method, *, resume: bool, overwrite: bo
                 f"{folder} holds {others[0]} but no {RUN}, so it is no run to resume: give another folder, or start "
                 f"a run in this one with --overwrite."
             )
-        content = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "description": description,
-            "fingerprint": fingerprint(description),
-            "source": {"data": job.dataset.source, "root": job.dataset.root},
-            "versions": versions(),
-        }
+    content = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "description": description,
+        "fingerprint": fingerprint(description),
+        "source": {"data": job.dataset.source, "root": job.dataset.root},
+        "versions": versions(),
+    }
+    with _one_sentence(folder / SHOTS):
         write_atomic(folder / SHOTS, shots_to_json(job.dataset, job.items, shots=job.shots, seed=job.seed).encode())
+    with _one_sentence(folder / RUN):
         write_atomic(folder / RUN, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
 
@@ -196,21 +198,19 @@ def _flat(description: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _one_sentence(folder: Path) -> Iterator[None]:
+def _one_sentence(path: Path) -> Iterator[None]:
     """Turn a disk's refusal into one sentence."""
     try:
         yield
     except OSError as error:
         if isinstance(error, DearError):
             raise
-        raise TrainingError(_unwritable(Path(error.filename or folder), error)) from error
+        raise TrainingError(
+            f"{path} cannot be written ({error.strerror or error}); what was written before is whole: "
+            f"put that right and go on with --resume."
+        ) from error
     except ArtefactError as error:
-        raise TrainingError(f"{error} The checkpoint is whole: make room and go on with --resume.") from error
-
-
-def _unwritable(path: Path, error: OSError) -> str:
-    reason = error.strerror or error
-    return f"{path} cannot be written ({reason}); what was written before is whole: make room and go on with --resume."
+        raise TrainingError(f"{error} The checkpoint is whole: put that right and go on with --resume.") from error
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -238,15 +238,13 @@ class StepLog:
     def __call__(self, metrics: Metrics) -> None:
         """Log one step."""
         line = json.dumps(metrics) + "\n"
-        try:
+        with _one_sentence(self._path):
             if not self._trimmed:
                 self._trim(before=metrics["step"])
             with self._path.open("ab", buffering=0) as file:
                 rest = memoryview(line.encode())
                 while rest:
                     rest = rest[file.write(rest) :]
-        except OSError as error:
-            raise TrainingError(_unwritable(self._path, error)) from error
 
     def _trim(self, before: int) -> None:
         known = b"" if self._fresh or not self._path.exists() else self._path.read_bytes()

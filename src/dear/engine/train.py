@@ -104,7 +104,7 @@ def accumulate(
         assert batch.inputs is not None
         inputs, labels = (whole[first : first + size].to(device) for whole in (batch.inputs, batch.labels))
         with torch.autocast(device.type, DTYPES.get(precision), enabled=precision in DTYPES):
-            out = method(inputs) if inputs.ndim == 4 else method.from_prefix(inputs)  # images, or stored prefixes
+            out = method(inputs) if inputs.ndim == 4 else method.from_view(inputs)  # images, or stored views
             loss = method.loss(out, labels)
         scaler.scale(loss.total * len(labels)).backward()  # type: ignore[no-untyped-call]
         for name, value in {**loss.scalars(), **_alpha(out.alpha)}.items():
