@@ -190,7 +190,7 @@ class DeAR(nn.Module):
     def from_view(self, views: Tensor) -> Output:
         """Classify from `image_view`'s result."""
         shape = self.prefix_kind.shape
-        flat, plain_BE = views.split([math.prod(shape), self.clip.geometry.embed_dim], dim=1)
+        flat, plain_BE = torch.split(views, [math.prod(shape), self.clip.geometry.embed_dim], dim=1)
         return replace(self.from_prefix(flat.view(len(flat), *shape)), plain_features=unit(plain_BE))
 
     def class_features(self) -> Tensor:
