@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from dear.engine.distributed import Ranks, join, local_device
+from dear.errors import TrainingError
 
 
 def test_alone(monkeypatch):
@@ -23,6 +24,18 @@ def test_a_world_that_torchrun_did_not_make_is_no_world(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     assert join(torch.device("cpu")) == Ranks()
+
+
+def test_waiting_for_a_process_that_stopped_is_one_sentence(monkeypatch):
+    def gone(*args):
+        raise RuntimeError("Connection closed by peer")
+
+    for name in ("all_reduce", "all_gather", "barrier"):
+        monkeypatch.setattr(torch.distributed, name, gone)
+    ranks = Ranks(1, 2)
+    for wait in (ranks.wait, lambda: ranks.sum_(torch.ones(1)), lambda: ranks.gather("x")):
+        with pytest.raises(TrainingError, match="Another process of this training has stopped"):
+            wait()
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dear.errors import ConfigError
+from dear.errors import ConfigError, TrainingError
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class Ranks:
     def sum_(self, tensor: Tensor) -> None:
         """Replace a tensor by its sum over all processes."""
         if self.world > 1:
-            dist.all_reduce(tensor)
+            with _one_sentence():
+                dist.all_reduce(tensor)
 
     def gather(self, text: str) -> list[str]:
         """The texts of all processes, by their numbers."""
@@ -39,17 +42,28 @@ class Ranks:
         data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self.device)
         sizes = torch.zeros(self.world, dtype=torch.int64, device=self.device)
         sizes[self.rank] = len(data)
-        dist.all_reduce(sizes)
+        self.sum_(sizes)
         padded = torch.zeros(int(sizes.max()), dtype=torch.uint8, device=self.device)
         padded[: len(data)] = data
         parts = [torch.empty_like(padded) for _ in range(self.world)]
-        dist.all_gather(parts, padded)
+        with _one_sentence():
+            dist.all_gather(parts, padded)
         return [bytes(part[:size].tolist()).decode() for part, size in zip(parts, sizes.tolist(), strict=True)]
 
     def wait(self) -> None:
         """Return when every process has come here."""
         if self.world > 1:
-            dist.barrier()
+            with _one_sentence():
+                dist.barrier()
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """A process that waits for one that has stopped has nothing to say of its own."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise TrainingError("Another process of this training has stopped: see what it said.") from error
 
 
 def join(device: torch.device) -> Ranks:
