@@ -74,10 +74,10 @@ def test_every_seed_sees_the_same_views_in_another_order(toy, clip, tmp_path):
     assert len(set(orders)) > 1
 
 
-def test_a_cached_view_is_a_prefix_of_a_view(toy, clip, tmp_path):
+def test_a_cached_view_is_what_the_frozen_layers_make_of_a_view(toy, clip, tmp_path):
     view = reader(toy, clip, tmp_path, 1)(0, 0)
     model = toy.job().build(clip)
-    live = model.image_prefix(live_views(toy.dataset, toy.dataset.train, clip.preprocess_train, 1)(0, 0)[None])[0]
+    live = model.image_view(live_views(toy.dataset, toy.dataset.train, clip.preprocess_train, 1)(0, 0)[None])[0]
     assert view.shape == live.shape
     assert view.dtype == torch.float32
 
