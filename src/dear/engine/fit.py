@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,25 +68,12 @@ def fit(
     backbone = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, local_device(device))
     dataset = data if isinstance(data, Dataset) else open_dataset(data, root, template=template)
     job = make_job(
-        dataset,
-        shots=shots,
-        seed=seed,
-        half=classes,
-        method=method,
-        choices=choices,
-        train=train or TrainSettings(),
-        cached_views=cached_views,
+        dataset, shots=shots, seed=seed, half=classes, method=method, choices=choices, train=train or TrainSettings()
     )
-    model, _ = run_job(
-        job,
-        backbone,
-        Path(out) if out is not None else None,
-        resume=resume,
-        overwrite=overwrite,
-        cache=Path(cache) if cache is not None else None,
-        workers=workers,
-        on_step=on_step,
-    )
+    job = replace(job, cached_views=cached_views)
+    folder, kept = (Path(one) if one is not None else None for one in (out, cache))
+    ways: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "workers": workers}
+    model, _ = run_job(job, backbone, folder, cache=kept, on_step=on_step, **ways)
     return model
 
 
