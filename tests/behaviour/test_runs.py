@@ -10,8 +10,9 @@ import pytest
 from dear.artefact import MANIFEST
 from dear.engine import checkpoint as checkpoints
 from dear.engine import run as runs
-from dear.engine.run import CHECKPOINT, METRICS, RUN, SHOTS, run_job
-from dear.engine.train import train
+from dear.engine.fit import fit
+from dear.engine.run import CHECKPOINT, METRICS, RUN, SHOTS, read_run, run_job
+from dear.engine.train import TrainSettings, train
 from dear.errors import ConfigError, DearError, MissingExtraError, OverwriteError, TrainingError
 from toys import Toy, adapter_hash, log_lines
 
@@ -301,3 +302,15 @@ def test_tensorboard_is_an_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
     tensorboard_writer(tmp_path)({"step": 3, "steps": 9, "total": 0.5, "problems": ("no",)})
     assert written == [("total", 0.5, 3)]
+
+
+def test_fit_is_a_run_in_one_call(toy, clip, tmp_path):
+    options = {"shots": 2, "seed": 3, "train": TrainSettings(epochs=1, batch=3), "mask": "all_mixed"}
+    model = fit(toy.dataset, clip, out=tmp_path / "run", cached_views=2, cache=tmp_path / "cache", **options)
+    description = read_run(tmp_path / "run")["description"]
+    assert (description["shots"], description["seed"], description["cached_views"]) == (2, 3, 2)
+    assert model.classes.names == toy.dataset.class_names
+    assert len(log_lines(tmp_path / "run")) == 2
+    with pytest.raises(OverwriteError):
+        fit(toy.dataset, clip, out=tmp_path / "run", **options)
+    assert fit(toy.dataset, clip, **options).classes == model.classes
