@@ -71,9 +71,9 @@ def test_base_to_novel(dear_, place, tmp_path):
     assert "[6/6] dear mask=all_mixed,beta=0.9, photos, seed 2, 1 shots: photos base" in stderr
     found = rows(out)
     assert [(row["method"], row["variant"], row["seed"]) for row in found][::2] == [
-        ("zero_shot", "", "1"),
         ("dear", "mask=all_mixed,beta=0.5", "1"),
         ("dear", "mask=all_mixed,beta=0.9", "1"),
+        ("zero_shot", "", "1"),
     ]
     assert all(row["data"] == "photos" and float(row["base"]) >= 0 for row in found)
     for path in (out / "cells").iterdir():
@@ -211,7 +211,7 @@ def test_real_photographs(dear_, place, shared_data, tmp_path):
     words[words.index("--epochs") + 1] = 2
     code, stdout, stderr = dear_(*words)
     assert code == 0, stderr
-    plain, adapted = rows(tmp_path / "out")
+    adapted, plain = rows(tmp_path / "out")
     assert (plain["method"], plain["steps"], plain["images"]) == ("zero_shot", "0", "12")
     assert (adapted["method"], adapted["steps"], adapted["unreadable"]) == ("dear", "2", "0")
     assert "caltech101" in stdout
