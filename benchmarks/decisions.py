@@ -1,0 +1,81 @@
+"""The choices that the paper leaves open, one changed at a time, judged without test images.
+
+Each value is trained base-to-novel on the world's sets and tested on training images that were not drawn and on the
+validation split.
+
+    python benchmarks/decisions.py --out runs/decisions --jobs 2
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from statistics import mean
+
+from dear.protocols.cells import Cell, make_cells
+from dear.protocols.grid import Setting, run_grid
+from dear.protocols.results import CellResult, harmonic_mean
+
+DATA = ("textures", "blooms", "things", "places", "emblems", "scenes", "broad")
+FACTORS = {
+    "alpha_cls": [1 / 6, 0.5, 0.9],
+    "fusion_loss": ["one_minus"],
+    "projection": ["random", "low_rank"],
+    "beta": [0.0, 0.5, 1.0],
+    "mask": ["all_mixed", "all_generalization"],
+}
+
+
+def cells_of(seeds: list[int], factors: list[str]) -> list[Cell]:
+    data = [f"world-{name}" for name in DATA]
+    shared = {"seeds": seeds, "shots": [16]}
+    cells = make_cells("base-to-novel", data, methods=["zero_shot", "dear"], **shared)
+    for factor in factors:
+        for value in FACTORS[factor]:
+            cells += make_cells("base-to-novel", data, methods=["dear"], choices={factor: [value]}, **shared)
+    return cells
+
+
+def row(name: str, results: list[CellResult]) -> str:
+    """Mean over sets and seeds; HM is the mean of the cells' own."""
+    base, novel = (mean(r.score(part).fusion for r in results) for part in ("base", "novel"))
+    hm = mean(r.harmonic_mean("fusion") for r in results)
+    by_cls = mean(harmonic_mean(r.score("base").decoupled, r.score("novel").decoupled) for r in results)
+    alpha = f"{mean(r.alpha[0] for r in results):.3f}" if results[0].alpha else ""
+    return f"| {name} | {base:.2f} | {novel:.2f} | **{hm:.2f}** | {by_cls:.2f} | {alpha} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--factors", nargs="+", default=list(FACTORS))
+    parser.add_argument("--views", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=1)
+    given = parser.parse_args()
+    setting = Setting(
+        out=given.out,
+        clip="world",
+        cached_views=given.views,
+        cache=given.cache or given.out / "cache",
+        validate=True,
+        threads=1,
+    )
+    cells = cells_of(given.seeds, given.factors)
+    results = run_grid(
+        cells,
+        setting,
+        resume=True,
+        jobs=given.jobs,
+        on_cell=lambda done, one: print(f"{done}/{len(cells)} {one.data} {one.variant}", flush=True),
+    )
+    names = list(dict.fromkeys((one.method, one.variant) for one in results))
+    print("| | base | novel | HM | HM, decoupled | α_cls at the end |\n|---|---:|---:|---:|---:|---:|")
+    for method, variant in names:
+        chosen = [one for one in results if (one.method, one.variant) == (method, variant)]
+        print(row(variant or ("as decided" if method == "dear" else method), chosen))
+
+
+if __name__ == "__main__":
+    main()
