@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dear import __version__
-from dear.cli import bench, data, retrieve, roles, train, world
+from dear.cli import bench, data, paper, retrieve, roles, train, world
 from dear.errors import DearError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("eval")(train.evaluate)
 app.command("predict")(train.predict)
+app.command("paper")(paper.paper)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.list_app, name="ls")
 app.add_typer(data.check_app, name="check")

@@ -94,7 +94,9 @@ def plan_paper(sets: Sets, scale: Scale | None = None, present: Iterable[str] | 
     searched = [cell for cell in curves if (cell.method, cell.data, cell.shots) == ("dear", sets.source, SHOTS)]
     no_cuts = "" if scale.has_entropies else "the role map records no entropies to cut at another threshold"
 
-    def one(key: str, title: str, cells: Sequence[Cell], blocked: str = "", lacking: tuple[str, ...] = ()) -> Experiment:
+    def one(
+        key: str, title: str, cells: Sequence[Cell], blocked: str = "", lacking: tuple[str, ...] = ()
+    ) -> Experiment:
         return Experiment(key, title, () if blocked else tuple(cells), lacking, blocked)
 
     return (
