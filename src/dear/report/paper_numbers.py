@@ -97,7 +97,7 @@ def verdict(what: str, ours: Mapping[str, Stat | None], papers: Mapping[str, flo
     pairs = list(pairwise(order))
     holds = all(stats[a].mean > stats[b].mean for a, b in pairs)
     close = [f"{a} and {b}" for a, b in pairs if _close(stats[a], stats[b])]
-    hedge = f" Within the spread over seeds: {', '.join(close)}." if close else ""
+    hedge = f" Within the spread over seeds: {'; '.join(close)}." if close else ""
     return f"{what}: the paper has {told}; here it is {here}. The paper's order appears here: {yes(holds)}.{hedge}"
 
 
