@@ -14,7 +14,7 @@ from dear.protocols.results import CellResult, Protocol
 
 SHOTS = 16
 MASKS = ("all_generalization", "all_mixed")
-LOSSES = ({"lambda_reg": 0, "lambda_fusion": 0}, {"lambda_fusion": 0})
+LOSSES: tuple[dict[str, Any], ...] = ({"lambda_reg": 0, "lambda_fusion": 0}, {"lambda_fusion": 0})
 THRESHOLDS = (10, 20, 30, 40)
 ATTRIBUTE_COUNTS = (3, 7)
 

@@ -21,7 +21,8 @@ from dear.report.parts import Figure, Part, Table, Value
 from dear.roles.ablation_report import Ablation
 from dear.roles.rolemap import Role, RoleMap
 
-SIDE, GAP = 72, 4
+SIDE, GAP = 64, 6
+SAME = "#2b8a57"
 
 
 def few_shot_part(experiment: Experiment, results: Sequence[CellResult]) -> Part:
@@ -97,8 +98,8 @@ def fusion_part(experiment: Experiment, results: Sequence[CellResult], sets: Set
             svg=heat_chart("The same without [CLS]", titles, kinds[1:], [row[1:] for row in means], digits=4),
         ),
     ]
-    rows = tuple((data, *row) for data, row in stats.items())
-    table = Table(("data", *kinds), rows, digits=4)
+    rows: list[tuple[Value, ...]] = [(data, *row) for data, row in stats.items()]
+    table = Table(("data", *kinds), tuple(rows), digits=4)
     seeds = max(len(found) for found in by_data.values())
     notes = (
         f"Weights of the models of Table 2: 16 shots of the base classes, mean over {seeds} seed(s). They sum to 1.",
@@ -151,6 +152,7 @@ def retrieval_part(experiment: Experiment, retrieval: Retrieval, gallery: Galler
     notes = (
         f"{retrieval.images:,} images, each searched among all the others, by the features of one adapter (first "
         f"seed, 16 shots of all classes).",
+        "A green frame: shares the attribute of its row with the query.",
         "The paper shows pictures only, so there are no numbers to put beside these.",
     )
     return Part(experiment.key, experiment.title, (table,), figures, _retrieval_says(retrieval), notes)
@@ -175,7 +177,8 @@ def _retrieval_says(retrieval: Retrieval) -> tuple[str, ...]:
 
 
 def _contact_sheet(kinds: Sequence[str], query: int, found: Sequence[Sequence[int]], gallery: Gallery) -> bytes:
-    label = 64
+    """Rows of pictures, one a kind of feature; those that share the row's attribute with the query have a frame."""
+    label, labels = 64, {task.name: task.labels_N.tolist() for task in gallery.tasks}
     most = max(map(len, found))
     width = label + (SIDE + GAP) * (most + 1) + 3 * GAP
     sheet = Image.new("RGB", (width, (SIDE + GAP) * len(kinds) + GAP), "white")
@@ -183,12 +186,16 @@ def _contact_sheet(kinds: Sequence[str], query: int, found: Sequence[Sequence[in
     asked = picture(gallery, query, SIDE)
     for line, (kind, hits) in enumerate(zip(kinds, found, strict=True)):
         top = GAP + (SIDE + GAP) * line
+        alike = labels.get(kind)
         draw.text((GAP, top + SIDE // 2 - 6), kind, fill="#1d2630")
         if line == 0:
             sheet.paste(asked, (label, top))
             draw.text((label, top + SIDE + 2), "query", fill="#5b6672")
         for place, hit in enumerate(hits, start=1):
-            sheet.paste(picture(gallery, hit, SIDE), (label + 3 * GAP + (SIDE + GAP) * place, top))
+            left = label + 3 * GAP + (SIDE + GAP) * place
+            if alike is not None and alike[hit] == alike[query]:
+                draw.rectangle((left - 3, top - 3, left + SIDE + 2, top + SIDE + 2), fill=SAME)
+            sheet.paste(picture(gallery, hit, SIDE), (left, top))
     buffer = io.BytesIO()
     sheet.save(buffer, "PNG")
     return buffer.getvalue()

@@ -97,7 +97,8 @@ class Retrieval:
 @torch.inference_mode()
 def measure_retrieval(model: Method, gallery: Gallery, *, workers: int = 2) -> Retrieval:
     """Encode the gallery by every kind of feature and search it by every image."""
-    features, read = [], []
+    features: list[Tensor] = []
+    read: list[int] = []
     for group in image_batches(gallery.images, model.clip.preprocess_eval, size=64, workers=workers):
         if group.images is not None:
             features.append(encode(model, group.images))

@@ -21,7 +21,7 @@ from dear.report.paper_figures import (
     roles_part,
 )
 from dear.report.paper_measures import Gallery, Retrieval
-from dear.report.parts import Part, part_json, part_markdown, report_page
+from dear.report.parts import Part, Table, part_json, part_markdown, report_page
 from dear.roles.ablation_report import Ablation
 from dear.roles.rolemap import RoleMap
 
@@ -110,7 +110,7 @@ def page_html(found: Findings, parts: Sequence[Part]) -> str:
         Part(
             "missing",
             "Data sets that are not there",
-            tables=(tables.Table(("data", "how to get it"), tuple(found.missing.items()), words=2),),
+            tables=(Table(("data", "how to get it"), tuple(found.missing.items()), words=2),),
         )
     ]
     return report_page(title[found.kind], found.setting, intro, [*parts, *(missing if found.missing else [])])

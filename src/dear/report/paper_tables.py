@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dear.protocols.paper import THRESHOLDS, Experiment, Sets, results_of
-from dear.protocols.published import AVERAGE, DECOUPLED
+from dear.protocols.published import AVERAGE, DECOUPLED, Quantity
 from dear.protocols.results import CellResult
 from dear.protocols.summary import Row, Stat, Summary, by_section, summarise
 from dear.report.paper_numbers import (
@@ -260,7 +260,7 @@ def source_part(
 
 
 def _compared(
-    table_name: str, lines: Sequence[Line], found: dict[Line, dict[str, Stat | None]], data: list[str]
+    table_name: str, lines: Sequence[Line], found: dict[Line, dict[Quantity, Stat | None]], data: list[str]
 ) -> tuple[Table, list[str]]:
     """A table of variants with the paper's numbers, and a sentence for every column that the paper prints."""
     published = {line: published_row(table_name, "dear", line.paper) for line in lines}

@@ -12,6 +12,8 @@ from dear.protocols.summary import Stat
 from dear.report import html
 
 MISSING = "—"
+LONG = 40
+"""Letters from which on an entry may be broken into lines."""
 
 Value = str | float | Stat | None
 """An entry of a table: words, a number, a mean with its deviation, or nothing yet."""
@@ -142,13 +144,14 @@ def _markdown(table: Table) -> str:
 
 
 def _html_table(table: Table) -> str:
-    def kind(place: int) -> str:
-        names = [*(["word"] if place < table.words else []), *(["paper"] if place in table.paper else [])]
+    def kind(place: int, text: str = "") -> str:
+        roles = {"word": place < table.words, "paper": place in table.paper, "long": len(text) > LONG}
+        names = [name for name, holds in roles.items() if holds]
         return f' class="{" ".join(names)}"' if names else ""
 
     top = "".join(f"<th{kind(i)}>{escape(cell)}</th>" for i, cell in enumerate(table.head))
     body = "".join(
-        "<tr>" + "".join(f"<td{kind(i)}>{escape(cell)}</td>" for i, cell in enumerate(row)) + "</tr>"
+        "<tr>" + "".join(f"<td{kind(i, cell)}>{escape(cell)}</td>" for i, cell in enumerate(row)) + "</tr>"
         for row in table.texts()
     )
     return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
