@@ -121,7 +121,7 @@ def _legend_rows(names: Sequence[str], width: float) -> list[list[int]]:
     rows: list[list[int]] = []
     used = width + 1
     for index, name in enumerate(names):
-        need = 26 + _LETTER * len(name)
+        need = 32 + _LETTER * len(name)
         if used + need > width:
             rows.append([])
             used = 0
@@ -138,7 +138,7 @@ def _legend(rows: Sequence[Sequence[int]], names: Sequence[str], left: float, to
             ink = INK[index % len(INK)]
             parts.append(f'<rect x="{x:.1f}" y="{y - 5:.1f}" width="10" height="10" rx="2" fill="{ink}"/>')
             parts.append(_text(x + 15, y + 4, names[index]))
-            x += 26 + _LETTER * len(names[index])
+            x += 32 + _LETTER * len(names[index])
     return parts
 
 

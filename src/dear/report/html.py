@@ -127,8 +127,8 @@ td:first-child,th:first-child{text-align:left}
 .dot{display:inline-block;width:.8em;height:.8em;border-radius:50%;margin-right:.35em}
 h3{font-size:15px;margin:20px 0 6px}
 td.word,th.word{text-align:left}
-section td,section th{white-space:nowrap}
-section td.long{white-space:normal;min-width:280px;overflow-wrap:anywhere}
+.plain td,.plain th{white-space:nowrap}
+.plain td.long{white-space:normal;min-width:280px;overflow-wrap:anywhere}
 td.paper,th.paper{background:#eef2f8;color:#45525f}
 .says{margin:10px 0 4px;padding:6px 12px;border-left:3px solid #2f6fd0;background:#fff}
 .notes{color:#5b6672;margin:8px 0;padding-left:20px;font-size:14px;overflow-wrap:anywhere}

@@ -93,12 +93,10 @@ def part_markdown(part: Part) -> str:
 
 
 def part_html(part: Part) -> str:
-    """A part as a section of a page; everything is in it."""
-    body = []
-    for table in part.tables:
-        body.append((f"<h3>{escape(table.title)}</h3>" if table.title else "") + _html_table(table))
+    """A part as a section of a page, its figures after its first table; everything is in it."""
+    body = [(f"<h3>{escape(table.title)}</h3>" if table.title else "") + _html_table(table) for table in part.tables]
     if part.figures:
-        body.append(f'<div class="figures">{"".join(map(_html_figure, part.figures))}</div>')
+        body.insert(1, f'<div class="figures">{"".join(map(_html_figure, part.figures))}</div>')
     body += [f'<p class="says">{escape(sentence)}</p>' for sentence in part.says]
     if part.notes:
         body.append(f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in part.notes)}</ul>')
@@ -154,7 +152,7 @@ def _html_table(table: Table) -> str:
         "<tr>" + "".join(f"<td{kind(i, cell)}>{escape(cell)}</td>" for i, cell in enumerate(row)) + "</tr>"
         for row in table.texts()
     )
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="scroll"><table class="plain"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _html_figure(figure: Figure) -> str:
