@@ -44,7 +44,7 @@ def few_shot_part(experiment: Experiment, results: Sequence[CellResult]) -> Part
         size = {} if data is None else {"width": 308, "height": 230}
         drawn = line_chart(title, shots, lines, x_title="shots a class", y_title="accuracy, %", **size)
         figures.append(Figure(name, f"Few-shot learning: {title}", svg=drawn))
-    table = Table(("data", NAMES[ZERO_SHOT], *(f"{shot} shots" for shot in shots)), tuple(rows))
+    table = Table(("data", NAMES[ZERO_SHOT], *(f"{shot} shot{'' if shot == '1' else 's'}" for shot in shots)), tuple(rows))
     notes = (
         "Top-1 accuracy in per cent over all classes, by fusion, from one seed; plain CLIP learns nothing.",
         "The paper shows curves without numbers, so there are none to put beside these.",
@@ -194,7 +194,7 @@ def _contact_sheet(kinds: Sequence[str], query: int, found: Sequence[Sequence[in
         for place, hit in enumerate(hits, start=1):
             left = label + 3 * GAP + (SIDE + GAP) * place
             if alike is not None and alike[hit] == alike[query]:
-                draw.rectangle((left - 3, top - 3, left + SIDE + 2, top + SIDE + 2), fill=SAME)
+                draw.rectangle((left - 2, top - 2, left + SIDE + 1, top + SIDE + 1), fill=SAME)
             sheet.paste(picture(gallery, hit, SIDE), (left, top))
     buffer = io.BytesIO()
     sheet.save(buffer, "PNG")
