@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test install lint types unit clean
+.PHONY: test install lint types unit clean quickstart
 test: lint types unit ## what CI runs: style, types and every test
 
 install: $(VENV)/.installed
@@ -25,3 +25,6 @@ unit: install
 
 clean:
 	rm -rf $(VENV)
+
+quickstart: install ## adapt the embedded CLIP to a small data set and write a report
+	$(BIN)/dear quickstart

@@ -34,7 +34,6 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.engine.prefix_store import PrefixStore, prefix_key
 from dear.methods.base import DEFAULT_TEMPLATE
-from dear.methods.dear.losses import dear_loss
 from dear.methods.dear.model import DeAR
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -124,33 +123,16 @@ def our_pass(model: DeAR, labels: Tensor, prefix: Callable[[], Tensor]) -> Pass:
     return run
 
 
-def cached_twice_pass(model: DeAR, labels: Tensor, prefix: Callable[[], Tensor], plain_features: PrefixStore) -> Pass:
-    """What a step would cost if plain CLIP's feature of each view were kept beside its prefix."""
-    keys = [str(index) for index in range(len(labels))]
-    frozen_class_features = model._frozen_class_features_CE
-    assert frozen_class_features is not None
-
+def cached_pass(model: DeAR, labels: Tensor, views: Callable[[], Tensor]) -> Pass:
     def run() -> tuple[Tensor, Tensor]:
-        out = model.from_prefix(prefix())
-        loss = dear_loss(
-            logits_BC=out.logits,
-            labels_B=labels,
-            cls_features_BE=out.cls_features,
-            frozen_cls_features_BE=plain_features.get(keys),
-            class_features_CE=out.class_features,
-            frozen_class_features_CE=frozen_class_features,
-            alpha_cls=out.alpha[0],
-            lambda_reg=model.config.lambda_reg,
-            lambda_fusion=model.config.lambda_fusion,
-            fusion_form=model.config.fusion_loss,
-        )
-        return out.logits, loss.total
+        out = model.from_view(views())
+        return out.logits, model.loss(out, labels).total
 
     return run
 
 
-def kept(cache: Path, clip: FrozenClip, what: str, rows: Tensor) -> PrefixStore:
-    store = PrefixStore.open(cache, prefix_key(clip, what, "training view 1"), tuple(rows.shape[1:]))
+def kept(cache: Path, model: DeAR, rows: Tensor) -> PrefixStore:
+    store = PrefixStore.open(cache, prefix_key(model.clip, model.view_kind.name, "view 1"), model.view_kind.shape)
     store.put([str(index) for index in range(len(rows))], rows)
     return store
 
@@ -177,9 +159,8 @@ def agreement(model: DeAR, passes: Mapping[str, Pass], rounded: Pass) -> dict[st
     found = {name: results_of(model, work) for name, work in passes.items()}
     errors = {
         "live against plain": worst(found["live"], found["plain"]),
-        "cached against ours from the same rounded prefix": worst(found["cached"], results_of(model, rounded)),
+        "cached against ours from the same rounded view": worst(found["cached"], results_of(model, rounded)),
         "cached against live (fp16's share)": worst(found["cached"], found["live"]),
-        "cached twice against cached (fp16's share)": worst(found["cached_twice"], found["cached"]),
     }
     for name in list(errors)[:2]:
         if wrong := {what: error for what, error in errors[name].items() if not error <= TOLERANCE}:
@@ -192,18 +173,16 @@ def measure_steps(clip: FrozenClip, watch: Stopwatch, classes: int, batch: int, 
     model, names = build(clip), class_names(classes)
     images, labels = batch_of(clip, batch, classes)
     setup = timed(lambda: model.set_classes(names))
-    prefix = model.image_prefix(images)
+    rows = model.image_view(images)
     keys = [str(index) for index in range(batch)]
     with tempfile.TemporaryDirectory() as cache:
-        views = kept(Path(cache), clip, f"vision state before layer {model.first_layer}", prefix)
-        features = kept(Path(cache), clip, "image features", clip.encode_image(images))
+        views = kept(Path(cache), model, rows)
         passes = {
             "plain": plain_pass(model, images, labels, names),
             "live": our_pass(model, labels, lambda: model.image_prefix(images)),
-            "cached": our_pass(model, labels, lambda: views.get(keys)),
-            "cached_twice": cached_twice_pass(model, labels, lambda: views.get(keys), features),
+            "cached": cached_pass(model, labels, lambda: views.get(keys)),
         }
-        errors = agreement(model, passes, our_pass(model, labels, prefix.half().float))
+        errors = agreement(model, passes, cached_pass(model, labels, rows.half().float))
         seconds = alternate(model, passes, watch, repeats)
     ways = [way for way in passes if way != "plain"]
     ratios = {way: [p / o for p, o in zip(seconds["plain"], seconds[way], strict=True)] for way in ways}

@@ -8,11 +8,7 @@ from typing import Any
 TARGETS = {(500, "live"): 4.0, (500, "cached"): 7.0, (24, "live"): 1.6, (24, "cached"): 4.0}
 MEMORY_TARGETS = {500: 0.25}
 EVALUATION_TARGET = 1.0
-LABELS = {
-    "live": "live",
-    "cached": "cached views",
-    "cached_twice": "cached views and cached plain features (what if)",
-}
+LABELS = {"live": "live", "cached": "cached views"}
 
 NOTES = """Memory: growth of a fresh process's resident size over one step (VmHWM, set back before it, less VmRSS;
 ru_maxrss would count the peak of loading); ours counts from before set_classes. Cached rows come from the page cache.

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
 import torch
+from PIL import Image
 
 import dear
 from dear.roles.rolemap import CORE_ATTRIBUTES, HeadRole, Provenance
@@ -74,3 +79,15 @@ def move_parameters(model: dear.DeAR, seed: int = 0) -> None:
     for parameter in model.trainable().values():
         scale = 0.3 * parameter.std() if parameter.numel() > 1 else 0.3
         parameter += scale * torch.randn(parameter.shape, generator=generator)
+
+
+def make_photos(root: Path, classes: Sequence[str], images: int) -> Path:
+    """A folder of class folders with small noisy PNGs, each class of its own colour."""
+    random = np.random.default_rng(0)
+    for label, name in enumerate(classes):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for i in range(images):
+            pixels = random.integers(0, 90, (36, 40, 3), dtype=np.uint8)
+            pixels[..., label % 3] += 120
+            Image.fromarray(pixels).save(root / name / f"{i}.png")
+    return root

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from dear.artefact import load
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
@@ -17,9 +19,10 @@ from dear.errors import ConfigError, DataError, DearError, RoleMapError
 from dear.files import write_atomic
 from dear.methods.dear.model import LAST_LAYERS
 from dear.methods.dear.roles import roles_for
-from dear.protocols.cells import FEW_SHOTS, Cell
+from dear.protocols.cells import Cell
 from dear.protocols.grid import CELLS, RUNS, Setting, run_grid
 from dear.protocols.paper import (
+    FEW_SHOTS,
     FULL,
     MINI,
     SHOTS,
@@ -81,6 +84,7 @@ class Order:
             cached_views=self.cached_views,
             cache=self.out / "cache",
             workers=self.workers,
+            threads=max(1, torch.get_num_threads() // self.jobs),
         )
 
     def sentence(self) -> str:
@@ -191,7 +195,7 @@ def run_paper(order: Order, say: Say = lambda remark: None) -> Path:
     """Run everything that is not done, and write the report; returns the page's path."""
     clip = load_clip(order.clip, order.pretrained, order.device)
     roles = _roles(order, clip)
-    looked = survey(replace(order, roles=order.roles), clip.weights_sha256)
+    looked = survey(order, clip.weights_sha256)
     for name, how in looked.missing.items():
         say(f"missing {name}: {how}")
     say(looked.cost.sentence())
@@ -227,8 +231,8 @@ def _run_protocol(
             f"[{protocol} {len(before) + done}/{len(cells)}] {name}, seed {result.seed}, {result.shots} shots: {scores}"
         )
 
-    found = run_grid(before, setting) if before else []
-    found += run_grid(rest, setting, jobs=min(order.jobs, len(rest)), on_cell=tell) if rest else []
+    found = run_grid(before, setting, resume=True) if before else []
+    found += run_grid(rest, setting, resume=True, jobs=min(order.jobs, len(rest)), on_cell=tell) if rest else []
     by_identity = {identity(result): result for result in found}
     ordered = [by_identity[identity(cell)] for cell in cells]
     write_atomic(setting.out / "table.csv", to_csv(ordered).encode())

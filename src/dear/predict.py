@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from PIL import Image
 
-from dear.data.images import ImageList, image_batches, open_image
-from dear.errors import ConfigError, ImageError
-from dear.methods.base import DEFAULT_TEMPLATE, Method, Strategy, require_classes
+from dear.data.images import ImageList, as_rgb, image_batches, open_image
+from dear.errors import ConfigError, ImageError, InputError
+from dear.methods.base import DEFAULT_TEMPLATE, Method, Strategy, check_strategy, require_classes
+
+_PREDICTS = "Predictions are made for paths and PIL images (tensors go to model(images))"
 
 
 @dataclass(frozen=True)
@@ -69,19 +71,19 @@ def try_predict(
     batch: int = 32,
 ) -> Iterator[Prediction | ImageError]:
     """As `predict`, one by one, an error in the place of an image that cannot be read."""
-    if isinstance(images, str | Path | Image.Image):
-        images = [images]
-    if top < 1:
-        raise ConfigError(f"top is {top}, but at least one class has to be named.")
+    check_strategy(strategy)
+    if type(top) is not int or top < 1:
+        raise ConfigError(f"top is {top!r}, but must be a whole number from 1 on.")
     listed = _as_list(images)
-    with _classes(method, classes, template), torch.inference_mode():
+    with _classes(method, classes, template):
         names = require_classes(method.classes).names
         for part in image_batches(listed, method.clip.preprocess_eval, size=batch):
             problems = iter(part.problems)
             scores = {}
             if part.images is not None:
-                out = method(part.images.to(method.clip.device), strategy=strategy)
-                scores = dict(zip(part.indices, out.logits.softmax(dim=1).cpu(), strict=True))
+                with torch.inference_mode():
+                    out = method(part.images.to(method.clip.device), strategy=strategy)
+                    scores = dict(zip(part.indices, out.logits.softmax(dim=1).cpu(), strict=True))
             for index in range(part.start, part.stop):
                 if index in scores:
                     yield _prediction(listed.names[index], scores[index], names, top)
@@ -95,12 +97,21 @@ def _prediction(image: str, probabilities: torch.Tensor, names: Sequence[str], t
     return Prediction(image, *named[0], named)
 
 
-def _as_list(images: Sequence[Any]) -> ImageList:
-    def open_one(index: int) -> Image.Image:
-        one = images[index]
-        return one.convert("RGB") if isinstance(one, Image.Image) else open_image(Path(one))
+def _as_list(images: object) -> ImageList:
+    if isinstance(images, str | Path | Image.Image):
+        images = [images]
+    if not isinstance(images, Iterable) or isinstance(images, torch.Tensor | dict):
+        raise InputError(f"{_PREDICTS}, but got an object of type {type(images).__name__}.")
+    listed = list(images)
+    for index, one in enumerate(listed):
+        if not isinstance(one, str | Path | Image.Image):
+            raise InputError(f"{_PREDICTS}, but number {index} is of type {type(one).__name__}.")
 
-    names = [f"image {i}" if isinstance(one, Image.Image) else str(one) for i, one in enumerate(images)]
+    def open_one(index: int) -> Image.Image:
+        one = listed[index]
+        return as_rgb(one) if isinstance(one, Image.Image) else open_image(Path(one))
+
+    names = [f"image {i}" if isinstance(one, Image.Image) else str(one) for i, one in enumerate(listed)]
     return ImageList(tuple(names), open_one)
 
 

@@ -133,13 +133,14 @@ def test_lists(tmp_path, kind):
     [
         (
             lambda root: class_folders(root, ["a", "A"]),
-            "The folders A and a name the same class: merge or rename them.",
+            "The folders 'A' and 'a' name the same class: merge or rename them.",
         ),
         (lambda root: class_folders(root, ["hot dog", "hot_dog"]), "name the same class"),
         (lambda root: [class_folders(root, ["a", "b"]), (root / "c").mkdir()], "has no images: add some, or remove"),
         (lambda root: picture(root / "1.png"), "is not a folder of class folders"),
+        (lambda root: class_folders(root, ["cat"]), "has only one class folder, cat: add a folder for every class"),
     ],
-    ids=["case", "underscore", "empty class", "flat"],
+    ids=["case", "underscore", "empty class", "flat", "one class"],
 )
 def test_folders_that_cannot_be_meant(tmp_path, make, message):
     make(tmp_path)
@@ -149,12 +150,28 @@ def test_folders_that_cannot_be_meant(tmp_path, make, message):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("a.png\n", "needs a path and a label"), ("a.png,cat\n", "names 1 class"), ("", "names 0 class")],
+    [
+        ("a.png\n", "needs a path and a label"),
+        ("a.png,cat\n", "names 1 class"),
+        ("", "names 0 class"),
+        ("a.png,Cat\nb.png,cat\n", "The labels in .*list.csv 'Cat' and 'cat' name the same class"),
+        ("a.png,a_b\nb.png,a b\n", "name the same class: merge or rename them"),
+    ],
 )
 def test_lists_that_cannot_be_meant(tmp_path, text, message):
     (tmp_path / "list.csv").write_text(text)
     with pytest.raises(DataError, match=message):
         open_dataset(tmp_path / "list.csv")
+
+
+def test_a_data_set_says_where_it_is_from(tmp_path, monkeypatch):
+    class_folders(tmp_path / "photos", ["a", "b"])
+    monkeypatch.chdir(tmp_path / "photos")
+    data = open_dataset(".")
+    assert (data.name, data.source, data.root) == ("photos", str(tmp_path / "photos"), None)
+    assert open_dataset("world-things").source == "world-things"
+    with pytest.raises(DataError, match="The data set is of type int: give its name, a folder"):
+        open_dataset(3)
 
 
 def test_names_that_do_not_exist():
@@ -294,6 +311,6 @@ def test_check_command(tmp_path):
     (tmp_path / "mine" / "a" / "0.png").write_bytes(b"junk")
     result = run("check", "data", tmp_path / "mine")
     assert result.exit_code
-    assert "0.png cannot be read: it is damaged or not an image." in str(result.exception)
+    assert "0.png cannot be read: it is damaged or not an image; replace or remove it." in str(result.exception)
     assert run("check", "data", tmp_path / "mine", "--quick").exit_code == 0
     assert "DTD is not in" in str(run("check", "data", "dtd", "--root", tmp_path).exception)

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from dear import __version__
-from dear.cli import bench, data, paper, retrieve, roles, train, world
+from dear.cli import bench, data, paper, report, retrieve, roles, train, world
 from dear.errors import DearError
+
+
+class _Verbs(TyperGroup):
+    """The commands; stopping one is one line and exit code 130."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.stderr.write("\ndear: stopped; what was done so far is kept, go on with --resume.\n")
+            raise typer.Exit(130) from None
+
 
 app = typer.Typer(
     name="dear",
     help="DeAR: adapt CLIP from a few photos by decomposing attention-head roles.",
+    cls=_Verbs,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -21,6 +36,8 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("eval")(train.evaluate)
 app.command("predict")(train.predict)
+app.command("report")(report.report)
+app.command("quickstart")(report.quickstart)
 app.command("paper")(paper.paper)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.list_app, name="ls")
@@ -46,12 +63,18 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line on stderr and exit code 2."""
+    """Run the command line; an error of ours, or of the disk, is one line on stderr and exit code 2."""
+    for chatter in ("Image size .* exceeds limit", "Corrupt EXIF data", "Truncated File Read"):
+        warnings.filterwarnings("ignore", message=chatter)  # Pillow's; what matters of it is told by name
     try:
         app()
     except DearError as error:
         sys.stderr.write(f"dear: {error}\n")
         sys.exit(2)
-    except KeyboardInterrupt:
-        sys.stderr.write("dear: stopped; what was done so far is kept where --resume finds it.\n")
-        sys.exit(130)
+    except OSError as error:
+        where, why = error.filename or "A file", error.strerror or error
+        sys.stderr.write(
+            f"dear: {where} cannot be read or written ({why}): what was done so far is kept; make room or check the "
+            f"permissions, and go on with --resume.\n"
+        )
+        sys.exit(2)

@@ -27,7 +27,7 @@ def list_datasets(root: Root = Path("data")) -> None:
         for one in declarations().values()
     ]
     rows += [(w.name, "yes", f"{len(w.classes)} classes", f"stands for {w.stands_for}") for w in DATASETS.values()]
-    typer.echo(_columns([("data set", "present", "size", "what"), *rows]))
+    typer.echo(columns([("data set", "present", "size", "what"), *rows]))
 
 
 @list_app.command("methods")
@@ -60,7 +60,8 @@ def check_data(
     typer.echo(f"{name} is in order: {health.classes} classes, {counts} images.")
 
 
-def _columns(rows: list[tuple[str, ...]]) -> str:
+def columns(rows: list[tuple[str, ...]]) -> str:
+    """Rows as aligned text."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)

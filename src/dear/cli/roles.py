@@ -21,8 +21,9 @@ Pretrained = Annotated[str | None, typer.Option(help="Weights of a named backbon
 @app.command()
 def discover(
     clip: Clip,
-    images: Annotated[str, typer.Option(help="Folder with images, or 'world'.")],
+    images: Annotated[str, typer.Option(help="Folder with images, 'world', or a data set for its training images.")],
     out: Annotated[Path, typer.Option(help="Folder for roles.json, discovery.json and index.html.")],
+    root: Annotated[Path | None, typer.Option(help="Folder that holds the paper's data sets.")] = None,
     pool: Annotated[str, typer.Option(help="Phrases: 'photographs', 'world' or a file, one a line.")] = "photographs",
     pretrained: Pretrained = None,
     rule: Annotated[str, typer.Option(help="dominance or quantile.")] = "dominance",
@@ -50,7 +51,7 @@ def discover(
     choices: dict[str, Any] = {"rule": rule, "phrases": phrases, "first_layer": first_layer}
     clustering: dict[str, Any] = {"centroids": centroids}
     settings = DiscoverySettings(**choices, sentence_model=sentence_model, clustering=ClusterSettings(**clustering))
-    text_pool, image_list = pool_from(pool), images_from(images, most_images)
+    text_pool, image_list = pool_from(pool), images_from(images, most_images, root)
     encode = load_encoder(sentence_model)
     backbone = _load(clip, pretrained)
     first = first_examined_layer(backbone, first_layer)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -73,6 +74,10 @@ def open_dataset(source: str | Path, root: str | Path | None = None, *, template
     """Open a data set: a name (the paper's below `root`, or the world's), a folder of class folders, or a list."""
     from dear.data.world.datasets import world_dataset_names
 
+    if not isinstance(source, str | Path):
+        raise DataError(
+            f"The data set is of type {type(source).__name__}: give its name, a folder, or a .csv or .json list."
+        )
     name = str(source)
     if name in world_dataset_names():
         return _world(name, template)
@@ -87,9 +92,10 @@ def open_dataset(source: str | Path, root: str | Path | None = None, *, template
     elif path.is_file() and path.suffix.lower() in (".csv", ".json"):
         read, images = read_list(path), path.parent
     else:
-        near = did_you_mean(name, dataset_names())
+        near = did_you_mean(name, dataset_names()) or " See 'dear ls datasets'."
         raise DataError(f"There is no data set {name!r}, nor a folder or a .csv or .json list of that name.{near}")
-    return _dataset(path.name, read, template or DEFAULT_TEMPLATE, images)
+    where = path.resolve()
+    return replace(_dataset(where.name, read, template or DEFAULT_TEMPLATE, images), source=str(where))
 
 
 def read_declared(one: Declaration, root: Path) -> Read:
@@ -108,7 +114,8 @@ def read_declared(one: Declaration, root: Path) -> Read:
 
 
 def _declared(one: Declaration, root: Path, template: str | None) -> Dataset:
-    return _dataset(one.name, read_declared(one, root), template or one.template, root / one.folder / one.images)
+    found = _dataset(one.name, read_declared(one, root), template or one.template, root / one.folder / one.images)
+    return replace(found, source=one.name, root=str(root.resolve()))
 
 
 def _dataset(name: str, read: Read, template: str, images: Path) -> Dataset:
@@ -154,4 +161,5 @@ def _world(name: str, template: str | None) -> Dataset:
         test=items("test"),
         open=open_item,
         fingerprint=fingerprint,
+        source=name,
     )

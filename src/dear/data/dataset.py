@@ -35,6 +35,10 @@ class Dataset:
     open: Callable[[str], Image.Image] = field(repr=False)
     fingerprint: Callable[[str], str] = field(repr=False, default=lambda item_id: "")
     """Tells whether an image has changed, without opening it."""
+    source: str = ""
+    """What `open_dataset` finds it by again: its name, or the full path of its folder or list."""
+    root: str | None = None
+    """The folder that it lies below, where the name alone does not say it."""
 
     def split(self, name: str) -> tuple[Item, ...]:
         """One split by name."""

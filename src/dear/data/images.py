@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
@@ -51,7 +51,7 @@ def folder_images(folder: str | Path) -> ImageList:
     if not root.is_dir():
         raise ImageError(f"{root} is not a folder: give a folder with images in it or below it.")
     paths = sorted(
-        (p for p in root.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()),
+        (p for p in root.rglob("*") if is_image_name(p.name) and not p.is_dir()),
         key=lambda p: p.relative_to(root).parts,
     )
     if not paths:
@@ -60,18 +60,61 @@ def folder_images(folder: str | Path) -> ImageList:
     return ImageList(names, lambda index: open_image(paths[index]), str(root.resolve()))
 
 
+def is_image_name(name: str) -> bool:
+    """Whether a file's name is that of an image; hidden files, such as a Mac's `._photo.jpg`, are none."""
+    return not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
+
+
 def open_image(path: Path) -> Image.Image:
     """An image as upright RGB; anything wrong with it is one sentence."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as image:
-                return ImageOps.exif_transpose(image).convert("RGB")
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise ImageError(f"{path} cannot be read: it has far too many pixels to be a photograph.") from error
+        with Image.open(path) as image:
+            if image.width * image.height > (Image.MAX_IMAGE_PIXELS or float("inf")):
+                raise Image.DecompressionBombError
+            return as_rgb(image)
     except Exception as error:  # decoders raise all sorts of things over damaged files
-        reason = "it is empty" if path.is_file() and path.stat().st_size == 0 else "it is damaged or not an image"
-        raise ImageError(f"{path} cannot be read: {reason}.") from error
+        raise ImageError(f"{path} cannot be read: {_reason(path, error)}.") from error
+
+
+def _reason(path: Path, error: Exception) -> str:
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return "it has far too many pixels to be a photograph; make it smaller or remove it"
+    if path.is_dir():
+        return "it is a folder; give the images in it"
+    if isinstance(error, FileNotFoundError):
+        return "it does not exist; check the path"
+    if isinstance(error, PermissionError):
+        return "reading it is not permitted; change its permissions"
+    what = "it is empty" if path.is_file() and path.stat().st_size == 0 else "it is damaged or not an image"
+    return f"{what}; replace or remove it"
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """The first frame of an opened image as a viewer shows it: upright, 8 bits a channel, white where transparent."""
+    image.load()
+    try:
+        image = ImageOps.exif_transpose(image)
+    except Exception:  # noqa: BLE001  # broken EXIF does not make the pixels wrong
+        image = image.copy()
+    if image.mode.startswith("I") or image.mode == "F":
+        return _eight_bits(image).convert("RGB")
+    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Gray of 16 or 32 bits or of floating point, scaled by what its type or its largest value says is white."""
+    values = np.nan_to_num(np.asarray(image, dtype=np.float64))
+    largest = values.max(initial=0.0)
+    if image.mode.startswith("I;16"):
+        white = 65535.0
+    elif image.mode == "F" and largest <= 1:
+        white = 1.0
+    else:
+        white = next((w for w in (255.0, 65535.0) if largest <= w), largest)
+    return Image.fromarray((values.clip(0) * (255 / white)).round().clip(0, 255).astype(np.uint8))
 
 
 @dataclass(frozen=True)

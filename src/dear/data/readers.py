@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dear.data.dataset import Item, in_order
-from dear.data.images import SUFFIXES
+from dear.data.images import is_image_name
 from dear.errors import DataError
 
 IGNORED_FOLDERS = {"BACKGROUND_Google", "Faces_easy"}
@@ -92,7 +94,9 @@ def read_class_folders(folder: Path) -> Read:
         found = {part: _class_folders(folder, part, names) for part in parts}
         return Read(_spoken(names), **found)
     names = sorted(f.name for f in folder.iterdir() if _is_class(f))
-    if len(names) < 2:
+    if len(names) == 1:
+        raise DataError(f"{folder} has only one class folder, {names[0]}: add a folder for every class to tell apart.")
+    if not names:
         raise DataError(
             f"{folder} is not a folder of class folders: put each class's images into a folder of its name."
         )
@@ -113,6 +117,7 @@ def read_list(path: Path) -> Read:
     names = sorted({label for _, label in pairs})
     if len(names) < 2:
         raise DataError(f"{path} names {len(names)} class(es): at least 2 are needed.")
+    _refuse_same(names, f"labels in {path}")
     return Read(tuple(names), train=in_order([Item(image, names.index(label)) for image, label in pairs]))
 
 
@@ -130,12 +135,23 @@ def _class_folders(root: Path, part: str, folders: Sequence[str], *, keep_part: 
         raise DataError(f"{root / part} does not exist: put the images there.")
     items = []
     for label, folder in enumerate(folders):
-        names = sorted(f.name for f in (root / part / folder).glob("*") if f.suffix.lower() in SUFFIXES)
+        names = _image_names(root / part / folder)
         if not names:
             raise DataError(f"The class folder {root / part / folder} has no images: add some, or remove the folder.")
         start = f"{part}/" if keep_part else ""
         items += [Item(f"{start}{folder}/{name}", label) for name in names]
     return in_order(items)
+
+
+def _image_names(folder: Path) -> list[str]:
+    """Names of the images in a folder; a link that leads nowhere counts, and is unreadable."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if is_image_name(entry.name) and not entry.is_dir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DataError(f"The class folder {folder} cannot be read ({error.strerror}).") from None
 
 
 def _is_class(folder: Path) -> bool:
@@ -144,12 +160,21 @@ def _is_class(folder: Path) -> bool:
 
 def _spoken(folders: Sequence[str]) -> tuple[str, ...]:
     """Folder names as words; two that read the same are refused."""
-    words = [folder.replace("_", " ").strip() for folder in folders]
-    for word in words:
-        same = [folder for folder, other in zip(folders, words, strict=True) if other.lower() == word.lower()]
+    _refuse_same(folders, "folders")
+    return tuple(_words(folder) for folder in folders)
+
+
+def _words(name: str) -> str:
+    return " ".join(name.replace("_", " ").split())
+
+
+def _refuse_same(names: Sequence[str], what: str) -> None:
+    by_words: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        by_words[_words(name).lower()].append(name)
+    for same in by_words.values():
         if len(same) > 1:
-            raise DataError(f"The folders {' and '.join(same)} name the same class: merge or rename them.")
-    return tuple(words)
+            raise DataError(f"The {what} {' and '.join(map(repr, same))} name the same class: merge or rename them.")
 
 
 def _lines(path: Path) -> list[str]:

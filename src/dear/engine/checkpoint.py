@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from dear.backbone.clip import content_hash
 from dear.errors import CheckpointError
-from dear.files import write_atomic
+from dear.files import sha256, write_atomic
 
-FORMAT_VERSION = 1
+FORMAT = "dear-checkpoint 1"
 _MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
 
 
@@ -44,17 +44,13 @@ def write_checkpoint(
         if "step" in state:
             tensors[f"updates.{name}"] = _plain(state["step"])
     progress_json = json.dumps({"step": progress.step, "skipped": progress.skipped, "scaler": progress.scaler})
-    metadata = {
-        "format": f"dear-checkpoint {FORMAT_VERSION}",
-        "progress": progress_json,
-        "sha256": content_hash(tensors),
-    }
+    metadata = {"format": FORMAT, "progress": progress_json, "sha256": _hash(tensors, progress_json)}
     try:
         write_atomic(path, save(tensors, metadata=metadata))
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be written ({error.strerror or error}); the one before it is whole: "
-            f"make room and go on with --resume."
+            f"put that right and go on with --resume."
         ) from error
 
 
@@ -64,12 +60,18 @@ def read_checkpoint(path: Path, parameters: Mapping[str, nn.Parameter], optimize
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         progress = Progress(**json.loads(metadata["progress"]))
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror or error}): check the disk.") from error
     except Exception as error:
         raise damaged from error
-    names = {name.removeprefix("parameter.") for name in tensors if name.startswith("parameter.")}
-    if metadata.get("sha256") != content_hash(tensors) or names != set(parameters):
+    shapes = {f"parameter.{name}": parameter.shape for name, parameter in parameters.items()}
+    if (
+        metadata.get("format") != FORMAT
+        or metadata.get("sha256") != _hash(tensors, metadata["progress"])
+        or shapes != {name: tensor.shape for name, tensor in tensors.items() if name.startswith("parameter.")}
+    ):
         raise damaged
     with torch.no_grad():
         for name, parameter in parameters.items():
@@ -78,6 +80,10 @@ def read_checkpoint(path: Path, parameters: Mapping[str, nn.Parameter], optimize
                 moments = {theirs: tensors[f"{ours}.{name}"].to(parameter) for ours, theirs in _MOMENTS.items()}
                 optimizer.state[parameter] = {"step": tensors[f"updates.{name}"], **moments}
     return progress
+
+
+def _hash(tensors: dict[str, Tensor], progress_json: str) -> str:
+    return sha256(f"{FORMAT} {progress_json} {content_hash(tensors)}".encode())
 
 
 def _plain(tensor: Tensor) -> Tensor:

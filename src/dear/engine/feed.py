@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -27,11 +28,12 @@ class Batch:
     problems: tuple[str, ...]
 
 
-def epoch_order(count: int, seed: int, epoch: int) -> list[int]:
+@lru_cache(maxsize=2)
+def epoch_order(count: int, seed: int, epoch: int) -> tuple[int, ...]:
     """The order in which an epoch goes through the items."""
     order = list(range(count))
     random.Random(f"order {seed} {epoch}").shuffle(order)
-    return order
+    return tuple(order)
 
 
 def live_views(dataset: Dataset, items: Sequence[Item], transform: Callable[..., Tensor], seed: int) -> Read:
@@ -53,15 +55,15 @@ class Feed:
         if not labels:
             raise DataError("There is nothing to train on: the list of training images is empty.")
         self._read, self._labels = read, labels
-        self._batch, self._seed, self._workers, self._ranks = batch, seed, workers, ranks or Ranks()
-        self.count = len(labels)
+        self._batch, self._seed, self._workers = batch, seed, workers
+        self.ranks, self.count = ranks or Ranks(), len(labels)
         self.steps_per_epoch = -(-len(labels) // batch)
 
-    def indices(self, step: int) -> list[int]:
+    def indices(self, step: int) -> tuple[int, ...]:
         """This process's share of the items of a step, counted from 0."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        order = epoch_order(len(self._labels), self._seed, epoch)
-        return order[place * self._batch : (place + 1) * self._batch][self._ranks.rank :: self._ranks.world]
+        whole_batch = epoch_order(self.count, self._seed, epoch)[place * self._batch : (place + 1) * self._batch]
+        return whole_batch[self.ranks.rank :: self.ranks.world]
 
     def batches(self, first: int, last: int) -> Iterator[Batch]:
         """The batches of the steps `first` to `last` - 1."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,29 +65,23 @@ def fit(
         on_step: called with every step's metrics.
         **choices: the method's own, such as roles="ROLES", mask="all_mixed", beta=0.9.
     """
+    if train is not None and not isinstance(train, TrainSettings):
+        raise ConfigError(f"train is of type {type(train).__name__}: give dear.TrainSettings(epochs=…, …).")
+    how: dict[str, Any] = {"method": method, "choices": choices, "train": train or TrainSettings()}
+    dataset = _opened(data, root, template)
+    job = make_job(dataset, shots=shots, seed=seed, half=classes, cached_views=cached_views, **how)
     backbone = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, local_device(device))
-    dataset = data if isinstance(data, Dataset) else open_dataset(data, root, template=template)
-    job = make_job(
-        dataset,
-        shots=shots,
-        seed=seed,
-        half=classes,
-        method=method,
-        choices=choices,
-        train=train or TrainSettings(),
-        cached_views=cached_views,
-    )
+    folder, kept = (Path(one) if one is not None else None for one in (out, cache))
     model, _ = run_job(
-        job,
-        backbone,
-        Path(out) if out is not None else None,
-        resume=resume,
-        overwrite=overwrite,
-        cache=Path(cache) if cache is not None else None,
-        workers=workers,
-        on_step=on_step,
+        job, backbone, folder, resume=resume, overwrite=overwrite, cache=kept, workers=workers, on_step=on_step
     )
     return model
+
+
+def _opened(data: str | Path | Dataset, root: str | Path | None, template: str | None) -> Dataset:
+    if isinstance(data, Dataset):
+        return replace(data, template=template or data.template)
+    return open_dataset(data, root, template=template)
 
 
 def make_job(dataset: Dataset, *, shots: int, seed: int, half: Half = "all", **others: Any) -> Job:
@@ -94,6 +89,9 @@ def make_job(dataset: Dataset, *, shots: int, seed: int, half: Half = "all", **o
 
     Shots are drawn for all classes before the half is taken.
     """
+    for name, value, least in (("shots", shots, 1), ("seed", seed, 0)):
+        if type(value) is not int or value < least:
+            raise ConfigError(f"{name} is {value!r}, but must be a whole number from {least} on.")
     labels = labels_of(dataset, half)
     if not dataset.train:
         raise DataError(f"{dataset.name} has no training images: it can only be tested on.")
@@ -102,15 +100,21 @@ def make_job(dataset: Dataset, *, shots: int, seed: int, half: Half = "all", **o
     return Job(dataset=dataset, items=items, class_names=names, shots=shots, seed=seed, **others)
 
 
-def items_to_test(dataset: Dataset, half: Half, *, shots: int, seed: int, validate: bool = False) -> tuple[Item, ...]:
-    """The test images of a half; where a data set has no test split, the images that training did not draw.
+def items_to_test(dataset: Dataset, half: Half, *, drawn: Iterable[Item], validate: bool = False) -> tuple[Item, ...]:
+    """The test images of a half; where a data set has no test split, the images that were not drawn for training.
 
-    `validate` leaves the test split alone, for choosing settings: it gives the validation split and what training did
-    not draw.
+    `validate` leaves the test split alone, for choosing settings: it gives the validation split and what was not drawn.
     """
-    undrawn = left_over(dataset.train, few_shot(dataset.train, shots, seed)) if dataset.train else ()
-    chosen = (*dataset.val, *undrawn) if validate else dataset.test or undrawn
-    return restrict(chosen, labels_of(dataset, half))
+    undrawn = left_over(dataset.train, drawn)
+    found = restrict((*dataset.val, *undrawn) if validate else dataset.test or undrawn, labels_of(dataset, half))
+    if not found:
+        raise DataError(
+            f"{dataset.name} has no images left to test on, as training drew them all: use fewer shots, or give it a "
+            f"test folder."
+            if dataset.train
+            else f"{dataset.name} has no {'validation' if validate else 'test'} images."
+        )
+    return found
 
 
 def labels_of(dataset: Dataset, half: Half) -> range:

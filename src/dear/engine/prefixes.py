@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -14,10 +16,11 @@ from torch import Tensor
 
 from dear.data.dataset import Dataset, Item
 from dear.data.images import ImageList, image_batches
+from dear.engine.distributed import Ranks
 from dear.engine.feed import Read
 from dear.engine.prefix_store import PrefixStore, prefix_key
 from dear.errors import ImageError
-from dear.methods.base import Method
+from dear.methods.base import Method, PrefixKind
 
 BATCH = 64  # images at once through the frozen layers
 
@@ -30,9 +33,8 @@ class PrefixBatch:
     prefix: Tensor
 
 
-def open_store(cache: Path, method: Method, transform: str) -> PrefixStore:
-    """The store of a method's prefixes under one transform."""
-    kind = method.prefix_kind
+def open_store(cache: Path, method: Method, kind: PrefixKind, transform: str) -> PrefixStore:
+    """The store of what a method's frozen part makes of images under one transform."""
     return PrefixStore.open(cache, prefix_key(method.clip, kind.name, transform), kind.shape)
 
 
@@ -57,20 +59,39 @@ def evaluation_prefixes(
         yield from _live(method, dataset, items, batch, workers, problems, progress)
         return
     keys = [row_key(dataset, item) for item in items]
-    with open_store(cache, method, "evaluation") as store:
+
+    def anew(item: Item, _: list[int]) -> Tensor:
+        return _frozen(method, method.image_prefix, method.clip.preprocess_eval(dataset.open(item.id))[None])
+
+    with open_store(cache, method, method.prefix_kind, "evaluation") as store:
         chosen = _absent(store, keys)
         listed = dataset.images([items[i] for i in chosen])
-        found = fill(store, method, listed, method.clip.preprocess_eval, [keys[i] for i in chosen], workers, progress)
+        found = fill(
+            store,
+            listed,
+            method.clip.preprocess_eval,
+            partial(_frozen, method, method.image_prefix),
+            [keys[i] for i in chosen],
+            workers,
+            progress,
+        )
         problems |= {chosen[index]: problem for index, problem in found.items()}
         good = [index for index in range(len(items)) if index not in problems]
         for first in range(0, len(good), batch):
-            indices = tuple(good[first : first + batch])
+            rows: dict[int, Tensor] = {}
+            for index in good[first : first + batch]:
+                with _noting(problems, index):
+                    rows[index] = store.fetch([keys[index]], partial(anew, items[index]))[0]
+            if rows:
+                yield PrefixBatch(tuple(rows), torch.stack(list(rows.values())).to(method.clip.device))
 
-            def again(damaged: list[int], indices: tuple[int, ...] = indices) -> Tensor:
-                opened = [dataset.open(items[indices[i]].id) for i in damaged]
-                return _prefix(method, torch.stack([method.clip.preprocess_eval(image) for image in opened]))
 
-            yield PrefixBatch(indices, store.fetch([keys[i] for i in indices], again).to(method.clip.device))
+@contextmanager
+def _noting(problems: dict[int, str], index: int) -> Iterator[None]:
+    try:
+        yield
+    except ImageError as error:
+        problems[index] = str(error)
 
 
 def _live(
@@ -94,28 +115,28 @@ def _live(
 
 def fill(
     store: PrefixStore,
-    method: Method,
     images: ImageList,
     preprocess: Callable[..., Tensor],
+    compute: Callable[[Tensor], Tensor],
     keys: Sequence[str],
     workers: int,
     progress: Callable[[int], None] | None = None,
 ) -> dict[int, str]:
-    """Compute and keep the prefixes of images; return what could not be read, by index."""
+    """Compute and keep the rows of images; return what could not be read, by index."""
     problems: dict[int, str] = {}
     for part in image_batches(images, preprocess, size=BATCH, workers=workers):
         bad = [index for index in range(part.start, part.stop) if index not in part.indices]
         problems |= dict(zip(bad, part.problems, strict=True))
         if part.images is not None:
-            store.put([keys[index] for index in part.indices], _prefix(method, part.images))
+            store.put([keys[index] for index in part.indices], compute(part.images))
         if progress:
             progress(part.stop)
     return problems
 
 
 @torch.inference_mode()
-def _prefix(method: Method, images: Tensor) -> Tensor:
-    return method.image_prefix(images.to(method.clip.device)).float().cpu()
+def _frozen(method: Method, part: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    return part(images.to(method.clip.device)).float().cpu()
 
 
 def _absent(store: PrefixStore, keys: Sequence[str]) -> list[int]:
@@ -131,33 +152,34 @@ def cached_views(
     seed: int,
     cache: Path,
     workers: int,
+    ranks: Ranks,
     progress: Callable[[int], None] | None = None,
 ) -> Read:
-    """Read views from disk, after computing those that are missing.
+    """Read views from disk, after computing those that are missing, each process its share of them.
 
     View v of an image is the same for every seed; a seed decides with which of them an image begins, and each epoch
     takes the next.
     """
-    store = open_store(cache, method, "training views")
     wanted = [(index, view) for index in range(len(items)) for view in range(views)]
     keys = {place: f"{row_key(dataset, items[place[0]])} view {place[1]}" for place in wanted}
-    chosen = [wanted[i] for i in _absent(store, [keys[place] for place in wanted])]
 
     def draw(index: int, view: int) -> Tensor:
         item = items[index]
         return method.clip.preprocess_train(dataset.open(item.id), random.Random(f"cached view {view} {item.id}"))
 
-    drawn: Any = ImageList(tuple(keys[place] for place in chosen), lambda position: draw(*chosen[position]))  # type: ignore[arg-type, return-value]
-    found = fill(store, method, drawn, lambda view: view, [keys[place] for place in chosen], workers, progress)
-    problems = {chosen[position][0]: problem for position, problem in found.items()}
+    compute = partial(_frozen, method, method.image_view)
+    with open_store(cache, method, method.view_kind, "training views") as store:
+        own = [place for place in wanted[ranks.rank :: ranks.world] if keys[place] not in store]
+        drawn: Any = ImageList(tuple(keys[place] for place in own), lambda position: draw(*own[position]))  # type: ignore[arg-type, return-value]
+        fill(store, drawn, lambda view: view, compute, [keys[place] for place in own], workers, progress)
+    ranks.wait()
+    store = open_store(cache, method, method.view_kind, "training views")
     lock = Lock()
 
     def read(index: int, epoch: int) -> Tensor:
-        if index in problems:
-            raise ImageError(problems[index])
         first = random.Random(f"first view {seed} {items[index].id}").randrange(views)
         place = index, (first + epoch) % views
-        with lock:
-            return store.fetch([keys[place]], lambda damaged: _prefix(method, draw(*place)[None]))[0]
+        with lock:  # what is damaged or could not be read is tried again
+            return store.fetch([keys[place]], lambda _: compute(draw(*place)[None]))[0]
 
     return read

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from dear import __version__
+from dear.artefact import CARD, MANIFEST, TENSORS
 from dear.backbone.clip import FrozenClip
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import shots_to_json
@@ -19,12 +21,14 @@ from dear.engine.distributed import join
 from dear.engine.feed import Feed, live_views
 from dear.engine.prefixes import cached_views
 from dear.engine.train import Metrics, TrainSettings, train
-from dear.errors import ConfigError, DataError
+from dear.errors import ArtefactError, ConfigError, DataError, DearError, TrainingError
 from dear.files import prepare_folder, sha256, write_atomic
 from dear.methods.base import Method
 from dear.methods.registry import get_method
 
 RUN, SHOTS, METRICS, CHECKPOINT = "run.json", "shots.json", "metrics.jsonl", "checkpoint.safetensors"
+OURS = (MANIFEST, TENSORS, CHECKPOINT, METRICS, SHOTS, RUN)
+"""What starting again removes, in this order: what is left by a kill in between still says what it belongs to."""
 FORMAT, FORMAT_VERSION = "dear-run", 1
 
 
@@ -103,15 +107,15 @@ def run_job(
 
     Under `torchrun` every process trains the same model; the first one writes.
     """
-    model = job.build(clip)
-    ranks = join(clip.device)
+    if job.cached_views and cache is None:
+        raise ConfigError("Cached views need a folder to be kept in: give cache=FOLDER or --cache FOLDER.")
+    model, ranks = job.build(clip), join(clip.device)
     if folder is not None and ranks.is_first:
         _begin(folder, job, model, resume=resume, overwrite=overwrite)
     ranks.wait()
-    resuming = resume and folder is not None and (folder / CHECKPOINT).is_file()
-    if job.cached_views:
-        if cache is None:
-            raise ConfigError("Cached views need a folder to be kept in: give cache=FOLDER or --cache FOLDER.")
+    checkpoint = folder / CHECKPOINT if folder else None
+    resuming = resume and checkpoint is not None and checkpoint.is_file()
+    if job.cached_views and cache is not None:
         read = cached_views(
             model,
             job.dataset,
@@ -120,24 +124,24 @@ def run_job(
             seed=job.seed,
             cache=cache,
             workers=workers,
+            ranks=ranks,
             progress=on_cache,
         )
     else:
         read = live_views(job.dataset, job.items, clip.preprocess_train, job.seed)
     labels = [item.label for item in job.items]
     feed = Feed(read, labels, batch=job.train.batch, seed=job.seed, workers=workers, ranks=ranks)
-    with _Log(folder if ranks.is_first else None, resuming, on_step) as log:
-        progress = train(
-            model,
-            feed,
-            job.train,
-            checkpoint=folder / CHECKPOINT if folder else None,
-            resume=resuming,
-            ranks=ranks,
-            on_step=log,
-        )
+    log = StepLog(folder / METRICS, resuming) if folder and ranks.is_first else None
+
+    def tell(metrics: Metrics) -> None:
+        for listener in (log, on_step):
+            if listener:
+                listener(metrics)
+
+    progress = train(model, feed, job.train, checkpoint=checkpoint, resume=resuming, on_step=tell)
     if folder is not None and ranks.is_first:
-        model.save_pretrained(folder, overwrite=True)
+        with _one_sentence(folder):
+            model.save_pretrained(folder, overwrite=True)
     ranks.wait()
     return model, progress
 
@@ -145,25 +149,68 @@ def run_job(
 def _begin(folder: Path, job: Job, model: Method, *, resume: bool, overwrite: bool) -> None:
     """Make the folder and write down what is being done, or see that it is the same as before."""
     description = describe(job, model)
-    prepare_folder(folder, (RUN, SHOTS, METRICS, CHECKPOINT), resume=resume, overwrite=overwrite)
-    if resume and (folder / RUN).is_file():
-        before = read_run(folder)["description"]
-        if fingerprint(before) != fingerprint(description):
-            differing = [key for key, value in description.items() if before.get(key) != value]
+    with _one_sentence(folder):
+        prepare_folder(folder, OURS, resume=resume, overwrite=overwrite)
+        for name in (*OURS, CARD, *model.artefact_files()):
+            for left_by_a_kill in folder.glob(f".{name}.*"):
+                left_by_a_kill.unlink(missing_ok=True)
+        if resume and (folder / RUN).is_file():
+            _check_same(folder, description)
+            return
+        if resume and (others := [path.name for path in folder.iterdir() if path.name != SHOTS]):
             raise ConfigError(
-                f"{folder} was begun with other settings ({', '.join(differing)} differ): resume with the same ones, "
-                f"or start again with --overwrite."
+                f"{folder} holds {others[0]} but no {RUN}, so it is no run to resume: give another folder, or start "
+                f"a run in this one with --overwrite."
             )
-        return
     content = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "description": description,
         "fingerprint": fingerprint(description),
+        "source": {"data": job.dataset.source, "root": job.dataset.root},
         "versions": versions(),
     }
-    write_atomic(folder / SHOTS, shots_to_json(job.dataset, job.items, shots=job.shots, seed=job.seed).encode())
-    write_atomic(folder / RUN, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    with _one_sentence(folder / SHOTS):
+        write_atomic(folder / SHOTS, shots_to_json(job.dataset, job.items, shots=job.shots, seed=job.seed).encode())
+    with _one_sentence(folder / RUN):
+        write_atomic(folder / RUN, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _check_same(folder: Path, description: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run that was begun in another way."""
+    before = read_run(folder)["description"]
+    if fingerprint(before) == fingerprint(description):
+        return
+    old, new = _flat(before), _flat(json.loads(json.dumps(description)))
+    differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    raise ConfigError(
+        f"{folder} was begun with other settings ({', '.join(differing)}): resume with the same ones, "
+        f"or start again with --overwrite."
+    )
+
+
+def _flat(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by names such as train.lr."""
+    flat: dict[str, Any] = {}
+    for key, value in description.items():
+        flat |= {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
+    return flat
+
+
+@contextmanager
+def _one_sentence(path: Path) -> Iterator[None]:
+    """Turn a disk's refusal into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, DearError):
+            raise
+        raise TrainingError(
+            f"{path} cannot be written ({error.strerror or error}); what was written before is whole: "
+            f"put that right and go on with --resume."
+        ) from error
+    except ArtefactError as error:
+        raise TrainingError(f"{error} The checkpoint is whole: put that right and go on with --resume.") from error
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -182,42 +229,31 @@ def read_run(folder: Path) -> dict[str, Any]:
     return run
 
 
-class _Log:
+class StepLog:
     """Writes a line of JSON a step; on resuming, forgets the steps after the checkpoint."""
 
-    def __init__(self, folder: Path | None, resuming: bool, on_step: Callable[[Metrics], None] | None) -> None:
-        self._path, self._resuming, self._on_step = folder / METRICS if folder else None, resuming, on_step
-
-    def __enter__(self) -> _Log:
-        self._lines = self._path.open("a" if self._resuming else "w", encoding="utf-8") if self._path else None
-        self._trimmed = not self._resuming
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._lines:
-            self._lines.close()
+    def __init__(self, path: Path, resuming: bool) -> None:
+        self._path, self._fresh, self._trimmed = path, not resuming, False
 
     def __call__(self, metrics: Metrics) -> None:
-        """Log one step and pass it on."""
-        if self._lines and self._path:
+        """Log one step."""
+        line = json.dumps(metrics) + "\n"
+        with _one_sentence(self._path):
             if not self._trimmed:
                 self._trim(before=metrics["step"])
-            plain = {key: list(value) if isinstance(value, tuple) else value for key, value in metrics.items()}
-            self._lines.write(json.dumps(plain) + "\n")
-            self._lines.flush()
-        if self._on_step:
-            self._on_step(metrics)
+            with self._path.open("ab", buffering=0) as file:
+                rest = memoryview(line.encode())
+                while rest:
+                    rest = rest[file.write(rest) :]
 
     def _trim(self, before: int) -> None:
-        assert self._path is not None
-        kept = [line for line in self._path.read_text(encoding="utf-8").splitlines() if _step_of(line) < before]
-        self._lines.close()  # type: ignore[union-attr]
-        write_atomic(self._path, "".join(f"{line}\n" for line in kept).encode())
-        self._lines = self._path.open("a", encoding="utf-8")
+        known = b"" if self._fresh or not self._path.exists() else self._path.read_bytes()
+        kept = [line for line in known.split(b"\n") if _step_of(line) < before]
+        write_atomic(self._path, b"".join(line + b"\n" for line in kept))
         self._trimmed = True
 
 
-def _step_of(line: str) -> float:
+def _step_of(line: bytes) -> float:
     """The step a line tells of; a torn line tells of none."""
     try:
         return float(json.loads(line)["step"])

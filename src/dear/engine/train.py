@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from dear.errors import DataError, TrainingError
 from dear.methods.base import Method
 
 Metrics = dict[str, Any]
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class TrainSettings(Settings):
@@ -47,14 +49,14 @@ def train(
     checkpoint: Path | None = None,
     resume: bool = False,
     checkpoint_every: int = 50,
-    ranks: Ranks | None = None,
     on_step: Callable[[Metrics], None] | None = None,
 ) -> Progress:
     """Train a method in place up to its last epoch; `resume` goes on from the checkpoint.
 
-    The same settings end in the same bytes, however often the training was stopped and resumed.
+    The same settings end in the same bytes, however often the training was stopped and resumed. The first process
+    alone writes checkpoints and calls `on_step`, the latter first: a step that is in a checkpoint has been told of.
     """
-    ranks, parameters = ranks or Ranks(), method.trainable()
+    parameters, ranks = method.trainable(), feed.ranks
     if not parameters:
         return Progress()
     rates = learning_rates(
@@ -62,70 +64,52 @@ def train(
     )
     optimizer = torch.optim.AdamW(parameters.values(), lr=settings.lr, weight_decay=settings.weight_decay)
     precision = resolve_precision(settings.precision, method.clip.device)
-    scaler = torch.amp.GradScaler(method.clip.device.type, enabled=precision == "fp16")
+    scaler = torch.amp.GradScaler(method.clip.device.type, 2.0**12, enabled=precision == "fp16")  # of a sum of losses
     progress = read_checkpoint(checkpoint, parameters, optimizer) if checkpoint and resume else Progress()
     if progress.scaler:
         scaler.load_state_dict(dict(progress.scaler))
-    last = settings.epochs * feed.steps_per_epoch
-    step, skipped = progress.step, progress.skipped
-    for batch in feed.batches(step, last):
-        start = time.perf_counter()
-        epoch = step // feed.steps_per_epoch
+    last, clock = settings.epochs * feed.steps_per_epoch, time.perf_counter()
+    for batch in feed.batches(progress.step, last):
+        step, epoch = progress.step + 1, progress.step // feed.steps_per_epoch
         optimizer.param_groups[0]["lr"] = rates[epoch]
-        terms, images = update(method, parameters, optimizer, scaler, batch, settings, precision, ranks, step)
-        step, skipped = step + 1, skipped + len(batch.problems)
-        _stop_where_nothing_can_be_read(step, feed, skipped, batch)
-        scaler_state = scaler.state_dict() if scaler.is_enabled() else None
-        progress = Progress(step, skipped, scaler_state)
-        due = step % checkpoint_every == 0 or step % feed.steps_per_epoch == 0
-        if checkpoint and ranks.is_first and due:
-            write_checkpoint(checkpoint, parameters, optimizer, progress)
+        optimizer.zero_grad()
+        own = accumulate(method, batch, settings.micro_batch, precision, scaler)
+        images, terms, problems = _together([json.loads(one) for one in ranks.gather(json.dumps(own))])
+        _stop_where_not_finite(terms, step)
+        if images:
+            _average_gradients(parameters, images, ranks, step, overflow_is_fine=scaler.is_enabled())
+            scaler.step(optimizer)
+            scaler.update()
+        progress = Progress(step, progress.skipped + len(problems), scaler.state_dict() or None)
+        if step == feed.steps_per_epoch and progress.skipped == feed.count:
+            raise DataError(f"None of the {feed.count} training images can be read; the last: {problems[-1]}")
+        if not ranks.is_first:
+            continue
         if on_step:
-            seconds = time.perf_counter() - start
-            facts = {"step": step, "steps": last, "epoch": epoch + 1, "lr": rates[epoch], "skipped": skipped}
-            on_step({**facts, **terms, "images_per_second": images / seconds, "problems": batch.problems})
+            speed, clock = images / (time.perf_counter() - clock), time.perf_counter()
+            facts = {"step": step, "steps": last, "epoch": epoch + 1, "lr": rates[epoch], "skipped": progress.skipped}
+            on_step({**facts, **terms, "images_per_second": speed, "problems": problems})
+        if checkpoint and (step % checkpoint_every == 0 or step % feed.steps_per_epoch == 0):
+            write_checkpoint(checkpoint, parameters, optimizer, progress)
     return progress
 
 
-def update(
-    method: Method,
-    parameters: Mapping[str, nn.Parameter],
-    optimizer: torch.optim.AdamW,
-    scaler: torch.amp.GradScaler,
-    batch: Batch,
-    settings: TrainSettings,
-    precision: str,
-    ranks: Ranks,
-    step: int,
-) -> tuple[Metrics, int]:
-    """Make one update; return the means of the loss terms over this process's images, and their number."""
-    optimizer.zero_grad(set_to_none=False)
-    terms: Metrics = {}
+def accumulate(
+    method: Method, batch: Batch, micro_batch: int | None, precision: str, scaler: torch.amp.GradScaler
+) -> Metrics:
+    """Add up the gradients of this process's images; return sums of the loss terms, and what could not be read."""
     device, count = method.clip.device, len(batch.labels)
-    for first in range(0, count, settings.micro_batch or max(count, 1)):
+    size, sums = micro_batch or max(1, count), dict[str, float]()
+    for first in range(0, count, size):
         assert batch.inputs is not None
-        part = slice(first, first + (settings.micro_batch or count))
-        inputs, labels = batch.inputs[part].to(device), batch.labels[part].to(device)
-        with torch.autocast(device.type, DTYPES.get(precision, torch.bfloat16), enabled=precision != "fp32"):
-            out = method.from_prefix(inputs) if is_prefix(inputs) else method(inputs)
+        inputs, labels = (whole[first : first + size].to(device) for whole in (batch.inputs, batch.labels))
+        with torch.autocast(device.type, DTYPES.get(precision), enabled=precision in DTYPES):
+            out = method(inputs) if inputs.ndim == 4 else method.from_view(inputs)  # images, or stored views
             loss = method.loss(out, labels)
-        scalars = loss.scalars()
-        _stop_where_not_finite(scalars, step)
         scaler.scale(loss.total * len(labels)).backward()  # type: ignore[no-untyped-call]
-        for name, value in {**scalars, **_alpha(out.alpha)}.items():
-            terms[name] = terms.get(name, 0.0) + value * len(labels) / count
-    if _sum_gradients(parameters, count, ranks, step, check=not scaler.is_enabled()):
-        scaler.step(optimizer)
-        scaler.update()
-    return terms, count
-
-
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def is_prefix(inputs: Tensor) -> bool:
-    """Whether views are stored prefixes; images have four dimensions."""
-    return inputs.ndim != 4
+        for name, value in {**loss.scalars(), **_alpha(out.alpha)}.items():
+            sums[name] = sums.get(name, 0.0) + value * len(labels)
+    return {"images": count, "sums": sums, "problems": batch.problems}
 
 
 def resolve_precision(wanted: str, device: torch.device) -> str:
@@ -134,42 +118,42 @@ def resolve_precision(wanted: str, device: torch.device) -> str:
         return wanted
     if device.type != "cuda":
         return "fp32"
-    return "bf16" if torch.cuda.is_bf16_supported() else "fp16"
+    return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp16"
 
 
-def _sum_gradients(parameters: Mapping[str, nn.Parameter], count: int, ranks: Ranks, step: int, *, check: bool) -> bool:
-    """Turn the sum of this process's gradients into the mean over all images of all; False where there are none."""
-    grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters.values()]
-    flat = torch.cat([*(g.flatten() for g in grads), torch.tensor([float(count)]).to(grads[0])])
+def _together(shares: list[Metrics]) -> tuple[int, dict[str, float], list[str]]:
+    """Number of images, means of the loss terms over them, and problems, of all processes."""
+    images = sum(share["images"] for share in shares)
+    names = dict.fromkeys(name for share in shares for name in share["sums"])
+    terms = {name: sum(share["sums"].get(name, 0.0) for share in shares) / images for name in names}
+    return images, terms, [problem for share in shares for problem in share["problems"]]
+
+
+def _average_gradients(
+    parameters: Mapping[str, nn.Parameter], images: int, ranks: Ranks, step: int, *, overflow_is_fine: bool
+) -> None:
+    """Turn the sums of gradients of every process into their mean over all images."""
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters.values()]
+    flat = torch.cat([grad.flatten() for grad in grads])
     ranks.sum_(flat)
-    total = float(flat[-1])
-    if total == 0:
-        return False
-    mean = flat[:-1] / total
-    if check and not bool(mean.isfinite().all()):
+    flat /= images
+    if not overflow_is_fine and not bool(flat.isfinite().all()):
         raise TrainingError(_not_finite("gradient", step))
-    parts = torch.split(mean, [p.numel() for p in parameters.values()])
-    for parameter, part in zip(parameters.values(), parts, strict=True):
+    for parameter, part in zip(parameters.values(), torch.split(flat, [grad.numel() for grad in grads]), strict=True):
         parameter.grad = part.view_as(parameter)
-    return True
 
 
-def _stop_where_not_finite(scalars: Mapping[str, float], step: int) -> None:
-    for name, value in scalars.items():
+def _stop_where_not_finite(terms: Mapping[str, float], step: int) -> None:
+    for name, value in terms.items():
         if not math.isfinite(value):
             raise TrainingError(_not_finite(f"loss ({name})", step))
 
 
 def _not_finite(what: str, step: int) -> str:
     return (
-        f"The {what} of step {step + 1} is not finite, and nothing was changed by it: lower the learning rate, "
+        f"The {what} of step {step} is not finite, and nothing was changed by it: lower the learning rate, "
         f"or check the images; the last checkpoint is whole."
     )
-
-
-def _stop_where_nothing_can_be_read(step: int, feed: Feed, skipped: int, batch: Batch) -> None:
-    if step == feed.steps_per_epoch and skipped >= feed.count:
-        raise DataError(f"None of the {feed.count} training images can be read; the last: {batch.problems[-1]}")
 
 
 def _alpha(alpha: Tensor) -> dict[str, float]:

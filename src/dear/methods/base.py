@@ -51,6 +51,8 @@ class Output:
     """The classes the logits are about."""
     image_prefix: Tensor | None = field(default=None, repr=False)
     """What the frozen part made of the images, kept while gradients are recorded so that the loss can reuse it."""
+    plain_features: Tensor | None = field(default=None, repr=False)
+    """(B, E), plain CLIP's features of the images, where they were known beforehand."""
 
 
 class LossTerms(Protocol):
@@ -123,7 +125,7 @@ def tokenize_classes(clip: FrozenClip, classes: ClassList) -> TokenizedPrompts:
 
 
 class PrefixKind(NamedTuple):
-    """What `Method.image_prefix` gives for one image: a name for it and its shape."""
+    """What `Method.image_prefix` or `Method.image_view` gives for one image: a name for it and its shape."""
 
     name: str
     shape: tuple[int, ...]
@@ -161,6 +163,19 @@ class Method(Protocol):
 
     def from_prefix(self, prefix: Tensor, *, strategy: Strategy = "fusion") -> Output:
         """Classify from `image_prefix`'s result."""
+        ...
+
+    def image_view(self, images: Tensor) -> Tensor:
+        """All that training needs of images and never changes, one flat row an image, so that it may be kept."""
+        ...
+
+    @property
+    def view_kind(self) -> PrefixKind:
+        """What `image_view` gives."""
+        ...
+
+    def from_view(self, views: Tensor) -> Output:
+        """Classify from `image_view`'s result."""
         ...
 
     def predict(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from dear.errors import ConfigError, did_you_mean
+from dear.files import sha256
 from dear.methods.registry import get_method
 from dear.protocols.results import Part, Protocol
 
-FEW_SHOTS = (1, 2, 4, 8, 16)
+LONGEST_NAME = 150
 
 
 @dataclass(frozen=True)
@@ -27,19 +29,16 @@ class Cell:
     half: Part
     """The classes that are learned."""
     tests: tuple[tuple[str, Part], ...]
-
-    @property
-    def variant(self) -> str:
-        """What sets this cell apart from the method as it is, "" where nothing does."""
-        told = [(name, value) for name, value in self.choices if (name, value) != ("mask", "roles") and name != "roles"]
-        return ",".join(f"{name}={value}" for name, value in told)
+    variant: str = ""
+    """What sets this cell apart from the method as it is, "" where nothing does."""
 
     @property
     def slug(self) -> str:
-        """A file name of its own."""
+        """A file name of its own; where letters had to be replaced, a hash tells it from others."""
         variant = f"-{self.variant}" if self.variant else ""
         plain = f"{self.method}{variant}-{self.data}-{self.shots}shots-seed{self.seed}"
-        return "".join(letter if letter.isalnum() or letter in "-_=.," else "_" for letter in plain)
+        safe = "".join(letter if letter.isalnum() or letter in "-_=.," else "_" for letter in plain)[:LONGEST_NAME]
+        return safe if safe == plain else f"{safe}-{sha256(plain.encode())[:8]}"
 
 
 def make_cells(
@@ -56,20 +55,31 @@ def make_cells(
 
     `data` are the data sets to learn, or, for the protocols that transfer, the targets of what `source` taught.
     """
+    data, methods = tuple(dict.fromkeys(data)), tuple(dict.fromkeys(methods))
+    seeds, shots = tuple(dict.fromkeys(seeds)), tuple(dict.fromkeys(shots))
     if not data or not methods or not seeds or not shots:
         raise ConfigError("A grid needs at least one data set, one method, one seed and one number of shots.")
     if (protocol in ("cross-dataset", "domain")) != (source is not None):
         raise ConfigError("The protocols cross-dataset and domain, and only they, need a source to learn from.")
-    check_choices(methods, choices or {})
+    choices = choices or {}
+    check_choices(methods, choices)
     cells = []
     for learned, method in product([source] if source else data, methods):
-        names = [name for name in choices or {} if name in get_method(method).choice_names]
-        for values in product(*((choices or {})[name] for name in names)):
-            chosen = tuple(zip(names, values, strict=True))
+        names = [name for name in choices if name in get_method(method).choice_names]
+        told = [name for name in names if name != "roles" or len(choices[name]) > 1]
+        half, tests = plan(protocol, learned, [one for one in data if one != source])
+        for values in product(*(tuple(dict.fromkeys(choices[name])) for name in names)):
+            chosen = dict(zip(names, values, strict=True))
+            variant = _variant({name: chosen[name] for name in told})
             for number, seed in product(shots, seeds):
-                half, tests = plan(protocol, learned, [one for one in data if one != source])
-                cells.append(Cell(protocol, method, chosen, learned, seed, number, half, tests))
+                cells.append(Cell(protocol, method, tuple(chosen.items()), learned, seed, number, half, tests, variant))
     return cells
+
+
+def _variant(chosen: Mapping[str, Any]) -> str:
+    """Choices as a person would type them; masks by roles are the method as it is."""
+    told = {name: value for name, value in chosen.items() if (name, value) != ("mask", "roles")}
+    return ",".join(f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in told.items())
 
 
 def plan(protocol: Protocol, learned: str, targets: Sequence[str]) -> tuple[Part, tuple[tuple[str, Part], ...]]:
@@ -81,11 +91,16 @@ def plan(protocol: Protocol, learned: str, targets: Sequence[str]) -> tuple[Part
     return "all", tuple((name, "all") for name in (learned, *targets))
 
 
+def _known(names: set[str]) -> str:
+    return f" Known: {', '.join(sorted(names))}." if names else " They have no settings at all."
+
+
 def check_choices(methods: Sequence[str], choices: Mapping[str, Sequence[Any]]) -> None:
     """Refuse a choice that none of the methods knows."""
     known = {name for method in methods for name in get_method(method).choice_names}
     for name in choices:
         if name not in known:
             raise ConfigError(
-                f"None of the methods {', '.join(methods)} has a setting {name!r}.{did_you_mean(name, known)}"
+                f"None of the methods {', '.join(methods)} has a setting {name!r}."
+                f"{did_you_mean(name, known) or _known(known)}"
             )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import cache as remember
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +20,16 @@ from dear.artefact import TENSORS
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.catalog import open_dataset
-from dear.data.dataset import Dataset
+from dear.data.dataset import Dataset, Item
+from dear.data.splits import few_shot
 from dear.engine.evaluate import evaluate
 from dear.engine.fit import items_to_test, labels_of, make_job
 from dear.engine.run import CHECKPOINT, describe, fingerprint, read_run, run_job, versions
 from dear.engine.train import Metrics, TrainSettings
-from dear.errors import DearError
-from dear.files import sha256, write_atomic
+from dear.errors import DataError, DearError, TrainingError
+from dear.files import prepare_folder, sha256, write_atomic
 from dear.methods.base import Method
+from dear.methods.registry import get_method
 from dear.protocols.cells import Cell
 from dear.protocols.results import Backbone, CellResult, Scores
 from dear.protocols.tables import to_csv, to_markdown
@@ -48,22 +53,31 @@ class Setting:
     workers: int = 2
     validate: bool = False
     """Test on images of the training split that were not drawn (and on the validation split), not on test images."""
+    threads: int | None = None
+    """Threads that each cell computes with on a CPU; by default PyTorch's own number, shared by the jobs.
+
+    Sums in another order differ in their last bits, so only the same number of threads gives the same bytes, be it
+    with one job or with several.
+    """
 
 
 def run_grid(
     cells: Sequence[Cell],
     setting: Setting,
     *,
+    resume: bool = False,
+    overwrite: bool = False,
     jobs: int = 1,
     on_cell: Callable[[int, CellResult], None] | None = None,
     on_step: Callable[[Metrics], None] | None = None,
 ) -> list[CellResult]:
     """Run the cells that are not done yet; tables are written after every cell.
 
-    With several jobs each is a process with an equal share of the cores.
+    What cannot work, a missing data set or an impossible choice, is refused before anything is written or trained.
     """
-    for folder in (CELLS, RUNS):
-        (setting.out / folder).mkdir(parents=True, exist_ok=True)
+    _check_data(cells, setting)
+    _check_methods(cells, setting)
+    _prepare(setting.out, resume=resume, overwrite=overwrite)
     results: dict[int, CellResult] = {}
 
     def keep(index: int, result: CellResult) -> None:
@@ -82,20 +96,87 @@ def run_grid(
 def _run_all(
     cells: Sequence[Cell], setting: Setting, jobs: int, on_step: Callable[[Metrics], None] | None
 ) -> Iterator[tuple[int, CellResult]]:
-    if jobs == 1:
+    own = torch.get_num_threads()
+    threads = setting.threads or max(1, own // jobs)
+    if jobs > 1:
+        yield from _in_processes(cells, setting, jobs, threads)
+        return
+    torch.set_num_threads(threads)
+    try:
         for index, cell in enumerate(cells):
             yield index, run_cell(cell, setting, on_step=on_step)
-        return
-    threads = max(1, torch.get_num_threads() // jobs)
-    with ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(threads,)
-    ) as pool:
-        waiting = {pool.submit(run_cell, cell, setting): index for index, cell in enumerate(cells)}
+    finally:
+        torch.set_num_threads(own)
+
+
+def _in_processes(cells: Sequence[Cell], setting: Setting, jobs: int, threads: int) -> Iterator[tuple[int, CellResult]]:
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin_process, initargs=(threads,))
+    waiting = {pool.submit(run_cell, cell, setting): index for index, cell in enumerate(cells)}
+    try:
+        for done in as_completed(waiting):
+            yield waiting[done], done.result()
+    except BrokenProcessPool:
+        raise TrainingError(
+            "A process of the grid died, perhaps for want of memory: go on with --resume and fewer --jobs."
+        ) from None
+    except KeyboardInterrupt:
+        for process in active_children():
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin_process(threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
+    torch.set_num_threads(threads)
+
+
+def _prepare(out: Path, *, resume: bool, overwrite: bool) -> None:
+    prepare_folder(out, ("table.csv", "table.md"), resume=resume, overwrite=overwrite)
+    for part in (CELLS, RUNS):
+        if overwrite:
+            shutil.rmtree(out / part, ignore_errors=True)
+        (out / part).mkdir(exist_ok=True)
+
+
+def _check_data(cells: Sequence[Cell], setting: Setting) -> None:
+    """Open all data sets; name every problem at once."""
+    _dataset.cache_clear()
+    problems: list[str] = []
+    called: dict[str, str] = {}
+    for source in dict.fromkeys(name for cell in cells for name in (cell.data, *(test[0] for test in cell.tests))):
         try:
-            for done in as_completed(waiting):
-                yield waiting[done], done.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            dataset = _dataset(source, setting.root)
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        if not dataset.train and any(cell.data == source for cell in cells):
+            problems.append(f"{dataset.name} has no training images: it can only be tested on.")
+        if (other := called.setdefault(dataset.name, source)) != source:
+            problems.append(f"{other} and {source} would both be called {dataset.name}: rename one of them.")
+    if not problems:
+        problems = list(dict.fromkeys(_untestable(cells, setting)))
+    if len(problems) == 1:
+        raise DataError(problems[0])
+    if problems:
+        raise DataError(f"{len(problems)} data sets cannot be used:\n- " + "\n- ".join(problems))
+
+
+def _untestable(cells: Sequence[Cell], setting: Setting) -> Iterator[str]:
+    for cell in cells:
+        for name, half in cell.tests:
+            try:
+                _items(_dataset(name, setting.root), half, cell, setting)
+            except DataError as error:
+                yield str(error)
+
+
+def _check_methods(cells: Sequence[Cell], setting: Setting) -> None:
+    """Build every method with every choice once."""
+    clip = _clip(setting.clip, setting.pretrained, setting.device)
+    for method, choices in dict.fromkeys((cell.method, cell.choices) for cell in cells):
+        get_method(method).build(clip, seed=cells[0].seed, choices=dict(choices))
 
 
 def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None] | None = None) -> CellResult:
@@ -138,7 +219,7 @@ def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None]
         protocol=cell.protocol,
         method=cell.method,
         variant=cell.variant,
-        data=cell.data,
+        data=dataset.name,
         seed=cell.seed,
         shots=cell.shots,
         scores=tuple(_test(model, cell, test, setting) for test in cell.tests),
@@ -148,6 +229,7 @@ def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None]
         steps=progress.step,
         skipped=progress.skipped,
         adapter_sha256=sha256((folder / TENSORS).read_bytes()) if model.trainable() else None,
+        threads=torch.get_num_threads(),
         versions=versions(),
         backbone=Backbone(name=clip.name, pretrained=clip.pretrained, weights_sha256=clip.weights_sha256),
         fingerprint=mark,
@@ -160,11 +242,18 @@ def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None]
 def _test(model: Method, cell: Cell, test: tuple[str, Any], setting: Setting) -> Scores:
     name, half = test
     dataset = _dataset(name, setting.root)
-    items = items_to_test(dataset, half, shots=cell.shots, seed=cell.seed, validate=setting.validate)
+    items = _items(dataset, half, cell, setting)
     labels = labels_of(dataset, half)
     model.set_classes(dataset.class_names[labels.start : labels.stop], dataset.template)
     found = evaluate(model, dataset, items, part=half, cache=setting.cache, workers=setting.workers)
     return found.scores
+
+
+def _items(dataset: Dataset, half: Any, cell: Cell, setting: Setting) -> tuple[Item, ...]:
+    """What a cell tests; only where that is taken from training images does it matter which were drawn."""
+    split_off = dataset.test and not setting.validate
+    drawn = () if split_off else few_shot(dataset.train, cell.shots, cell.seed)
+    return items_to_test(dataset, half, drawn=drawn, validate=setting.validate)
 
 
 def _alpha(model: Method) -> tuple[float, ...]:

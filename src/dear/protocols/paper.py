@@ -8,11 +8,12 @@ from typing import Any
 
 from dear.data.catalog import declarations
 from dear.data.world.catalog import DATASETS
-from dear.protocols.cells import FEW_SHOTS, Cell, make_cells
+from dear.protocols.cells import Cell, make_cells
 from dear.protocols.published import data_sets
 from dear.protocols.results import CellResult, Protocol
 
 SHOTS = 16
+FEW_SHOTS = (1, 2, 4, 8, 16)
 MASKS = ("all_generalization", "all_mixed")
 LOSSES: tuple[dict[str, Any], ...] = ({"lambda_reg": 0, "lambda_fusion": 0}, {"lambda_fusion": 0})
 THRESHOLDS = (10, 20, 30, 40)

@@ -48,6 +48,8 @@ class Scores(_Strict):
     fusion: Percent
     decoupled: Percent
     per_class: dict[str, PerClass]
+    problems: tuple[str, ...] = Field(default=(), strict=False)
+    """What was wrong with each unreadable image."""
 
     @model_validator(mode="after")
     def _unreadable_are_among_images(self) -> Scores:
@@ -86,6 +88,8 @@ class CellResult(_Strict):
     steps: int = Field(ge=0)
     skipped: int = Field(ge=0)
     adapter_sha256: Sha256 | None
+    threads: int | None = Field(default=None, ge=1)
+    """Threads that it was computed with on a CPU: only the same number gives the same bytes."""
     versions: dict[str, str]
     backbone: Backbone
     fingerprint: str = Field(min_length=1)

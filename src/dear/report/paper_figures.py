@@ -44,7 +44,9 @@ def few_shot_part(experiment: Experiment, results: Sequence[CellResult]) -> Part
         size = {} if data is None else {"width": 308, "height": 230}
         drawn = line_chart(title, shots, lines, x_title="shots a class", y_title="accuracy, %", **size)
         figures.append(Figure(name, f"Few-shot learning: {title}", svg=drawn))
-    table = Table(("data", NAMES[ZERO_SHOT], *(f"{shot} shot{'' if shot == '1' else 's'}" for shot in shots)), tuple(rows))
+    table = Table(
+        ("data", NAMES[ZERO_SHOT], *(f"{shot} shot{'' if shot == '1' else 's'}" for shot in shots)), tuple(rows)
+    )
     notes = (
         "Top-1 accuracy in per cent over all classes, by fusion, from one seed; plain CLIP learns nothing.",
         "The paper shows curves without numbers, so there are none to put beside these.",

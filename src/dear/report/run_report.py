@@ -16,7 +16,7 @@ from dear.engine.fit import Half, items_to_test, labels_of
 from dear.engine.prefixes import evaluation_prefixes
 from dear.errors import ImageError
 from dear.methods.base import Method
-from dear.protocols.results import harmonic_mean
+from dear.protocols.results import Scores, harmonic_mean
 from dear.report.html import curves, heat_map, page, section, strip, table
 from dear.report.role_grid import role_grid_html
 from dear.retrieval import feature_kinds, nearest
@@ -35,7 +35,7 @@ class HalfScores:
     items: tuple[Item, ...]
     class_names: tuple[str, ...]
     adapted: Evaluation
-    plain: Evaluation
+    plain: Scores
 
 
 def run_report(
@@ -43,12 +43,11 @@ def run_report(
     dataset: Dataset,
     description: Mapping[str, Any],
     metrics: Sequence[Mapping[str, Any]],
+    halves: Sequence[HalfScores],
     *,
     workers: int = 2,
 ) -> str:
-    """The page as text; test images are evaluated here."""
-    learned = tuple(description["classes"])
-    halves = _halves(model, dataset, learned, description, workers)
+    """The page as text. `description` is the run's, `halves` come from `evaluate_halves`."""
     tested = halves[0]
     model.set_classes(tested.class_names, dataset.template)
     parts = [
@@ -65,10 +64,14 @@ def run_report(
     return page(f"{dataset.name}, adapted", "".join(parts), subtitle=subtitle)
 
 
-def _halves(
-    model: Method, dataset: Dataset, learned: tuple[str, ...], description: Mapping[str, Any], workers: int
+def evaluate_halves(
+    model: Method, dataset: Dataset, description: Mapping[str, Any], drawn: Sequence[Item], *, workers: int = 2
 ) -> list[HalfScores]:
-    """All classes together, or, where one half was learned, that half and then the other."""
+    """Test all classes together, or, where one half was learned, that half and then the other.
+
+    `drawn` are the images that were learned from, with the data set's own labels.
+    """
+    learned = tuple(description["classes"])
     names: list[Half] = ["all"]
     for half, other in (("base", "novel"), ("novel", "base")):
         labels = labels_of(dataset, half) if len(dataset.class_names) > 1 else range(0)  # type: ignore[arg-type]
@@ -77,31 +80,37 @@ def _halves(
     found = []
     for half in names:
         labels = labels_of(dataset, half)
-        items = items_to_test(dataset, half, shots=description["shots"], seed=description["seed"])
+        items = items_to_test(dataset, half, drawn=drawn)
         class_names = dataset.class_names[labels.start : labels.stop]
         model.set_classes(class_names, dataset.template)
-        adapted = evaluate(model, dataset, items, part=half, workers=workers)
-        with model.disabled():
-            plain = evaluate(model, dataset, items, part=half, workers=workers)
-        found.append(HalfScores(half, items, class_names, adapted, plain))
+        tested = evaluate(model, dataset, items, part=half, workers=workers, beside_plain=True)
+        assert tested.plain is not None
+        found.append(HalfScores(half, items, class_names, tested, tested.plain))
     return found
 
 
-def _scores(halves: Sequence[HalfScores], name: str) -> str:
+def score_rows(halves: Sequence[HalfScores], name: str) -> list[list[str]]:
+    """Plain CLIP beside the adapted model, and the harmonic mean of two halves; the first row is the head."""
+
     def row(label: str, values: list[float]) -> list[str]:
         shown = [f"{value:.1f}" for value in values]
         return [label, *shown, f"{harmonic_mean(*values):.1f}"] if len(values) == 2 else [label, *shown]
 
     head = ["top-1, per cent", *(f"{one.half} classes" for one in halves)]
-    rows = [
-        row("plain CLIP", [one.plain.scores.fusion for one in halves]),
+    return [
+        [*head, "harmonic mean"] if len(halves) == 2 else head,
+        row("plain CLIP", [one.plain.fusion for one in halves]),
         row(name, [one.adapted.scores.fusion for one in halves]),
         row(f"{name}, decoupled", [one.adapted.scores.decoupled for one in halves]),
     ]
+
+
+def _scores(halves: Sequence[HalfScores], name: str) -> str:
+    head, *rows = score_rows(halves, name)
     images = ", ".join(f"{one.adapted.scores.images:,} {one.half}" for one in halves)
     bad = sum(one.adapted.scores.unreadable for one in halves)
     note = f"Test images: {images}." + (f" {bad} could not be read and count as wrong." if bad else "")
-    return section("Scores", table([*head, "harmonic mean"] if len(halves) == 2 else head, rows), note=note)
+    return section("Scores", table(head, rows), note=note)
 
 
 def _setting(description: Mapping[str, Any]) -> str:

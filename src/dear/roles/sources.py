@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
+from dear.data.catalog import dataset_names, open_dataset
 from dear.data.images import ImageList, folder_images
 from dear.errors import ImageError
 from dear.roles.ablation import Task
@@ -17,11 +18,20 @@ DISCOVERY_SEED = 90_001
 """Scenes like those of pre-training, but from a stream it never reads."""
 
 
-def images_from(source: str, count: int | None = None) -> ImageList:
-    """Images of a folder, or of the world; `count` of them, evenly spread, where a number is given."""
+def images_from(source: str, count: int | None = None, root: Path | None = None) -> ImageList:
+    """Images of a folder, of the world, or the training images of a data set by name.
+
+    `count` of them, evenly spread, where a number is given.
+    """
     if source == WORLD:
         return _world_images(count or 2000)
-    images = folder_images(source)
+    if source in dataset_names():
+        dataset = open_dataset(source, root)
+        if not dataset.train:
+            raise ImageError(f"{source} has no training images: roles are not to be found on test images.")
+        images = dataset.images(dataset.train)
+    else:
+        images = folder_images(source)
     return images if count is None else images.spread(count)
 
 

@@ -36,7 +36,7 @@ class Settings:
     """Everything that decides the result."""
 
     seed: int = 0
-    steps: int = 1800
+    steps: int = 2000
     shards: int = 2  # a batch is so many shards, each with its own loss; threads work on them side by side
     shard: int = 96  # images a shard
     captions: int = 24  # so many of a shard's images come with a caption

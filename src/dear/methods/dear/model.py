@@ -5,10 +5,11 @@ Shapes: B images, N original tokens, D vision width, C classes, T words, K attri
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -35,6 +36,7 @@ from dear.methods.base import (
 )
 from dear.methods.dear.config import DearConfig
 from dear.methods.dear.fusion import fuse, initial_scalars
+from dear.methods.dear.kept import KeptFeatures, KeptMasks, same
 from dear.methods.dear.losses import DearLoss, dear_loss
 from dear.methods.dear.masks import layer_mask, token_kinds
 from dear.methods.dear.roles import ROLE_CHOICES, check_roles, roles_for
@@ -47,25 +49,6 @@ if TYPE_CHECKING:
     from dear.predict import Prediction
 
 LAST_LAYERS = 4
-
-
-@dataclass(frozen=True)
-class _KeptFeatures:
-    """Class features and everything they depend on."""
-
-    tokens_PD: Tensor
-    autocast: bool
-    features_CE: Tensor
-
-
-@dataclass(frozen=True)
-class _KeptMasks:
-    """Masks and everything they depend on; a role map never changes."""
-
-    roles: RoleMap
-    originals: int
-    device: torch.device
-    masks: list[Tensor]
 
 
 @register
@@ -113,8 +96,8 @@ class DeAR(nn.Module):
         self.to(clip.device)
 
         self._classes: ClassList | None = None
-        self._class_feature_cache: _KeptFeatures | None = None
-        self._kept_masks: _KeptMasks | None = None
+        self._class_feature_cache: KeptFeatures | None = None
+        self._kept_masks: KeptMasks | None = None
         self._plain_class_features_CE: Tensor | None = None
         self._is_disabled = False
         self._text_shared = 1
@@ -168,9 +151,10 @@ class DeAR(nn.Module):
         return PrefixKind(f"vision state before layer {self.first_layer}", (sizes.vision_tokens, sizes.vision_width))
 
     def from_prefix(self, prefix: Tensor, *, strategy: Strategy = "fusion") -> Output:
-        """Classify from `image_prefix`'s result."""
+        """Classify from `image_prefix`'s result, which may have been kept in another precision."""
         check_strategy(strategy)
         self.clip.vision.check_prefix(prefix)
+        prefix = prefix.to(self.clip.vision.dtype)
         if self._is_disabled:
             return self._plain_output(self._frozen_image_features(prefix))
         class_features_CE = self.class_features()
@@ -192,6 +176,23 @@ class DeAR(nn.Module):
             image_prefix=prefix if torch.is_grad_enabled() else None,
         )
 
+    @property
+    def view_kind(self) -> PrefixKind:
+        """A prefix and plain CLIP's image features, end to end."""
+        name, (tokens, width) = self.prefix_kind
+        return PrefixKind(f"{name}, image features", (tokens * width + self.clip.geometry.embed_dim,))
+
+    def image_view(self, images: Tensor) -> Tensor:
+        """The prefix, flat, followed by plain CLIP's features, which the loss compares with."""
+        prefix = self.image_prefix(images)
+        return torch.cat([prefix.flatten(1), self._frozen_image_features(prefix).to(prefix.dtype)], dim=1)
+
+    def from_view(self, views: Tensor) -> Output:
+        """Classify from `image_view`'s result."""
+        shape = self.prefix_kind.shape
+        flat, plain_BE = torch.split(views, [math.prod(shape), self.clip.geometry.embed_dim], dim=1)
+        return replace(self.from_prefix(flat.view(len(flat), *shape)), plain_features=unit(plain_BE))
+
     def class_features(self) -> Tensor:
         """(C, E) features of the classes.
 
@@ -204,9 +205,9 @@ class DeAR(nn.Module):
             return self._compute_class_features()
         autocast = torch.is_autocast_enabled(self.clip.device.type)
         kept = self._class_feature_cache
-        if kept is None or kept.autocast != autocast or not _same(kept.tokens_PD, self.text_tokens):
+        if kept is None or kept.autocast != autocast or not same(kept.tokens_PD, self.text_tokens):
             with torch.inference_mode(False), torch.no_grad():
-                kept = _KeptFeatures(self.text_tokens.detach().clone(), autocast, self._compute_class_features())
+                kept = KeptFeatures(self.text_tokens.detach().clone(), autocast, self._compute_class_features())
             self._class_feature_cache = kept
         return kept.features_CE
 
@@ -215,19 +216,22 @@ class DeAR(nn.Module):
         check_labels(out, labels)
         if out.classes != require_classes(self._classes):
             raise InputError("The classes were changed after this output was made: call the model again.")
-        prefix = out.image_prefix
-        if prefix is None:
-            if images is None:
-                raise InputError(
-                    "The loss compares with plain CLIP: give the batch's images, loss(out, labels, images=…)."
-                )
-            prefix = self.image_prefix(images)
+        plain_BE = out.plain_features
+        if plain_BE is None:
+            prefix = out.image_prefix
+            if prefix is None:
+                if images is None:
+                    raise InputError(
+                        "The loss compares with plain CLIP: give the batch's images, loss(out, labels, images=…)."
+                    )
+                prefix = self.image_prefix(images)
+            plain_BE = self._frozen_image_features(prefix)
         assert self._frozen_class_features_CE is not None
         return dear_loss(
             logits_BC=out.logits,
             labels_B=labels,
             cls_features_BE=out.cls_features,
-            frozen_cls_features_BE=self._frozen_image_features(prefix),
+            frozen_cls_features_BE=plain_BE,
             class_features_CE=out.class_features,
             frozen_class_features_CE=self._frozen_class_features_CE,
             alpha_cls=out.alpha[0],
@@ -342,7 +346,7 @@ class DeAR(nn.Module):
             with torch.inference_mode(False):
                 kinds_L = token_kinds(originals, len(self.attributes), self.config.tokens_per_attribute).to(device)
                 masks = [layer_mask(self.roles.layer(layer), self.attributes, kinds_L) for layer in layers]
-            kept = self._kept_masks = _KeptMasks(self.roles, originals, device, masks)
+            kept = self._kept_masks = KeptMasks(self.roles, originals, device, masks)
         return kept.masks
 
     def _projection(self) -> Tensor:
@@ -382,10 +386,6 @@ class DeAR(nn.Module):
             kept = self.clip.encode_text(require_classes(self._classes).prompts)
             self._plain_class_features_CE = kept
         return kept
-
-
-def _same(first: Tensor, second: Tensor) -> bool:
-    return first.device == second.device and first.dtype == second.dtype and torch.equal(first, second)
 
 
 def _first_layer(chosen: int | None, layers: int, setting: str) -> int:

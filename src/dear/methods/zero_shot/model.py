@@ -85,6 +85,19 @@ class ZeroShot(nn.Module):
         assert self._class_features_CE is not None
         return frozen_output(self.clip, prefix, self._class_features_CE.to(prefix.device), classes)
 
+    def image_view(self, images: Tensor) -> Tensor:
+        """Image features again."""
+        return self.image_prefix(images)
+
+    @property
+    def view_kind(self) -> PrefixKind:
+        """Image features."""
+        return self.prefix_kind
+
+    def from_view(self, views: Tensor) -> Output:
+        """Cosine logits."""
+        return self.from_prefix(views)
+
     def forward(self, images: Tensor, *, strategy: Strategy = "fusion") -> Output:
         """Classify preprocessed images (B, 3, H, W)."""
         return self.from_prefix(self.image_prefix(images), strategy=strategy)

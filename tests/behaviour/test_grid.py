@@ -1,0 +1,253 @@
+"""A grid of cells: done once, resumed in the middle, the same with several jobs, refused before anything is trained."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from dear.data.catalog import open_dataset
+from dear.engine.train import TrainSettings
+from dear.errors import ConfigError, DataError, OverwriteError, RoleMapError, TrainingError
+from dear.protocols import grid as grid_module
+from dear.protocols.cells import make_cells
+from dear.protocols.grid import CELLS, RUNS, Setting, run_grid
+from dear.protocols.results import CellResult
+from helpers import make_photos
+
+CLASSES = ["ant", "bee", "cow", "dog"]
+UNLIKE = ("seconds",)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return make_photos(tmp_path_factory.mktemp("data") / "photos", CLASSES, 4)
+
+
+@pytest.fixture
+def setting(tiny_folders, tmp_path):
+    def setting(out="out", **changes):
+        usual = {"clip": f"local-dir:{tiny_folders['shallow']}", "pretrained": "random", "workers": 1, "threads": 1}
+        train = TrainSettings(epochs=changes.pop("epochs", 2), batch=2)
+        return Setting(**{"out": tmp_path / out, "train": train, "cache": tmp_path / out / "cache", **usual, **changes})
+
+    return setting
+
+
+def cells(photos, protocol="base-to-novel", **changes):
+    chosen = {"methods": ["zero_shot", "dear"], "seeds": [1], "shots": [2], **changes}
+    mask = {"mask": ["all_mixed"]} if "dear" in chosen["methods"] else {}
+    return make_cells(protocol, [str(photos)], **{"choices": mask, **chosen})
+
+
+@pytest.fixture
+def trainings(monkeypatch):
+    """Names of the runs that are trained or gone on with."""
+    ran, run_job = [], grid_module.run_job
+
+    def counted(job, clip, folder, **more):
+        ran.append((folder.name, more["resume"]))
+        return run_job(job, clip, folder, **more)
+
+    monkeypatch.setattr(grid_module, "run_job", counted)
+    return ran
+
+
+def comparable(results):
+    return [{k: v for k, v in one.model_dump().items() if k not in UNLIKE} for one in results]
+
+
+def test_a_grid_writes_cells_runs_and_tables(photos, setting):
+    told = []
+    results = run_grid(cells(photos), setting(), on_cell=lambda done, result: told.append((done, result.method)))
+    out = setting().out
+    assert told == [(1, "zero_shot"), (2, "dear")]
+    plain, adapted = results
+    assert (plain.data, plain.variant, plain.steps) == ("photos", "", 0)
+    assert (adapted.variant, adapted.steps, adapted.threads) == ("mask=all_mixed", 4, 1)
+    assert [(s.part, s.images, len(s.per_class)) for s in adapted.scores] == [("base", 4, 2), ("novel", 4, 2)]
+    assert adapted.adapter_sha256
+    assert set(adapted.versions) >= {"dear", "torch", "python"}
+    names = {path.stem for path in (out / CELLS).iterdir()}
+    assert names == {path.name for path in (out / RUNS).iterdir()}
+    for path in (out / CELLS).iterdir():
+        assert CellResult.from_json(path.read_text()) in results
+    header, *rows = (out / "table.csv").read_text().splitlines()
+    assert header.startswith("protocol,method,variant,data,seed,shots,base,novel,hm,base_decoupled,novel_decoupled,")
+    assert len(rows) == 2
+    assert (out / "table.md").read_text().startswith("## Base-to-novel, 2 shots")
+    assert not list((out / RUNS).rglob("checkpoint*"))
+
+
+def test_what_is_done_is_not_done_again(photos, setting, trainings):
+    first = run_grid(cells(photos), setting())
+    assert len(trainings) == 2
+    with pytest.raises(OverwriteError, match="is not empty: add --resume to go on, or --overwrite to start again"):
+        run_grid(cells(photos), setting())
+    assert run_grid(cells(photos), setting(), resume=True) == first
+    assert len(trainings) == 2
+    more = run_grid(cells(photos, seeds=[1, 2]), setting(), resume=True)
+    assert len(trainings) == 4
+    assert [one for one in more if one.seed == 1] == first
+    run_grid(cells(photos, methods=["dear"]), setting(epochs=1), resume=True)
+    assert len(trainings) == 5
+    assert trainings[-1][1] is False
+    run_grid(cells(photos, methods=["dear"]), setting(epochs=1, validate=True), resume=True)
+    assert trainings[-1][1] is True
+    run_grid(cells(photos), setting(), overwrite=True)
+    assert len(trainings) == 8
+
+
+def test_changed_images_are_seen(photos, setting, trainings, tmp_path):
+    mine = make_photos(tmp_path / "mine", CLASSES, 3)
+    run_grid(cells(mine, methods=["dear"]), setting())
+    for name in CLASSES:
+        Image.new("RGB", (40, 40), "teal").save(mine / name / "new.png")
+    (result,) = run_grid(cells(mine, methods=["dear"], shots=[3]), setting(), resume=True)
+    assert result.steps == 6
+    assert result.images == 4
+
+
+def test_a_damaged_cell_is_computed_again(photos, setting, trainings):
+    first = run_grid(cells(photos, methods=["zero_shot"]), setting())
+    (path,) = (setting().out / CELLS).iterdir()
+    path.write_text(path.read_text()[:-20])
+    assert comparable(run_grid(cells(photos, methods=["zero_shot"]), setting(), resume=True)) == comparable(first)
+    assert len(trainings) == 2
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("how", [Killed, KeyboardInterrupt])
+def test_a_killed_grid_goes_on_in_the_middle_of_a_cell(photos, setting, trainings, how):
+    whole = run_grid(cells(photos, seeds=[1, 2]), setting("whole"))
+    trainings.clear()
+    steps = []
+
+    def stop(metrics):
+        steps.append(metrics["step"])
+        if len(steps) == 4 + 3:
+            raise how
+
+    with pytest.raises(how):
+        run_grid(cells(photos, seeds=[1, 2]), setting(), on_step=stop)
+    assert len((setting().out / "table.csv").read_text().splitlines()) == 1 + 3
+    assert len(trainings) == 4
+    trainings.clear()
+    steps.clear()
+    again = run_grid(
+        cells(photos, seeds=[1, 2]), setting(), resume=True, on_step=lambda metrics: steps.append(metrics["step"])
+    )
+    assert [resumed for _, resumed in trainings] == [True]
+    assert steps == [3, 4]
+    assert comparable(again) == comparable(whole)
+
+
+def test_several_jobs_give_the_same(photos, setting):
+    one = run_grid(cells(photos, seeds=[1, 2]), setting("one"))
+    told = []
+    two = run_grid(cells(photos, seeds=[1, 2]), setting("two"), jobs=2, on_cell=lambda done, _: told.append(done))
+    assert comparable(one) == comparable(two)
+    assert told == [1, 2, 3, 4]
+    tables = [(setting(name).out / "table.md").read_text() for name in ("one", "two")]
+    assert tables[0] == tables[1]
+
+
+def test_an_error_in_a_job_is_ours(photos, setting, tmp_path):
+    bad = make_photos(tmp_path / "bad", CLASSES, 2)
+    for path in bad.rglob("*.png"):
+        path.write_bytes(b"")
+    with pytest.raises(DataError, match="None of the 2 training images can be read"):
+        run_grid(cells(bad, methods=["dear"], shots=[1], seeds=[1, 2]), setting(), jobs=2)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "tests"),
+    [("few-shot", ["photos"]), ("cross-dataset", ["photos", "other"]), ("domain", ["photos"] * 1)],
+)
+def test_other_protocols(photos, setting, tmp_path, protocol, tests):
+    other = make_photos(tmp_path / "other", ["x", "y"], 3)
+    transfers = protocol != "few-shot"
+    data = [str(photos), *([str(other)] if "other" in tests else [])]
+    source = {"source": str(photos)} if transfers else {}
+    made = make_cells(protocol, data, methods=["dear"], seeds=[1], shots=[1], choices={"mask": ["all_mixed"]}, **source)
+    (result,) = run_grid(made, setting(epochs=1))
+    assert [one.data for one in result.scores] == tests
+    assert all(one.part == "all" for one in result.scores)
+
+
+def test_unreadable_test_images_are_named(setting, tmp_path):
+    mine = make_photos(tmp_path / "mine", CLASSES, 4)
+    data = open_dataset(mine)
+    (made,) = cells(mine, methods=["zero_shot"])
+    undrawn = grid_module.items_to_test(data, "novel", drawn=grid_module.few_shot(data.train, 2, 1))
+    (mine / undrawn[0].id).write_bytes(b"")
+    (result,) = run_grid([made], setting())
+    assert result.score("novel").unreadable == 1
+    assert result.score("novel").images == 4
+    assert result.score("novel").problems == (
+        f"{mine / undrawn[0].id} cannot be read: it is empty; replace or remove it.",
+    )
+
+
+def test_nothing_is_written_where_data_is_missing(photos, setting, tmp_path):
+    made = make_cells("few-shot", [str(photos), "dtd", "worlds"], methods=["zero_shot"], seeds=[1], shots=[1])
+    with pytest.raises(DataError) as error:
+        run_grid(made, setting(root=tmp_path))
+    first, *others = str(error.value).splitlines()
+    assert first == "2 data sets cannot be used:"
+    assert others[0].startswith(f"- DTD is not in {tmp_path}: Get dtd-r1.0.1")
+    assert others[1].startswith("- There is no data set 'worlds'")
+    assert not setting().out.exists()
+
+
+def test_data_that_cannot_be_told_apart_or_learned(photos, setting, tmp_path):
+    twin = make_photos(tmp_path / "photos", CLASSES, 2)
+    with pytest.raises(DataError, match="would both be called photos: rename one of them"):
+        run_grid(make_cells("few-shot", [str(photos), str(twin)], methods=["dear"], seeds=[1], shots=[1]), setting())
+    folder = tmp_path / "imagenet-adversarial"
+    make_photos(folder / "imagenet-a", ["n01", "n02"], 1)
+    (folder / "classnames.txt").write_text("n01 cat\nn02 dog\n")
+    with pytest.raises(DataError, match="imagenet_a has no training images: it can only be tested on"):
+        run_grid(make_cells("few-shot", ["imagenet_a"], methods=["dear"], seeds=[1], shots=[1]), setting(root=tmp_path))
+
+
+def test_choices_that_cannot_work_are_refused_first(photos, setting):
+    with pytest.raises(ConfigError, match="beta is 7"):
+        run_grid(cells(photos, choices={"beta": [7], "mask": ["all_mixed"]}), setting())
+    with pytest.raises(RoleMapError, match="There is no role map for"):
+        run_grid(cells(photos, choices={}), setting())
+    assert not setting().out.exists()
+
+
+def test_no_images_left_to_test_on(photos, setting):
+    with pytest.raises(DataError, match="photos has no images left to test on, as training drew them all: use fewer"):
+        run_grid(cells(photos, shots=[16], methods=["zero_shot"]), setting())
+    assert not setting().out.exists()
+
+
+def test_a_process_that_dies_is_one_sentence(photos, setting, monkeypatch):
+    class Dead:
+        def __init__(self, *_, **__):
+            pass
+
+        def submit(self, *_):
+            from concurrent.futures import Future
+
+            done = Future()
+            done.set_exception(grid_module.BrokenProcessPool())
+            return done
+
+        def shutdown(self, **_):
+            pass
+
+    monkeypatch.setattr(grid_module, "ProcessPoolExecutor", Dead)
+    with pytest.raises(TrainingError, match="go on with --resume and fewer --jobs"):
+        run_grid(cells(photos), setting(), jobs=2)
+
+
+def test_a_run_says_where_its_data_is(photos, setting):
+    run_grid(cells(photos, methods=["zero_shot"]), setting())
+    (run,) = (setting().out / RUNS).iterdir()
+    assert json.loads((run / "run.json").read_text())["source"] == {"data": str(photos), "root": None}

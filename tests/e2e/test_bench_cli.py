@@ -1,0 +1,221 @@
+"""`dear bench` from end to end on a tiny CLIP, every bad input as one sentence, and the help of every command."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+
+import pytest
+import typer.main
+
+from dear.backbone import load
+from dear.cli import app, main
+from dear.cli.bench import _default_data
+from dear.protocols import grid as grid_module
+from helpers import TINY_CONFIGS, make_photos
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _load_once():
+    """Backbones never change, so commands in one process can share them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "load_clip", cache(load.load_clip))
+        yield
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a tiny CLIP and photos of four classes."""
+    root = tmp_path_factory.mktemp("bench")
+    (root / "clip").mkdir()
+    (root / "clip" / "open_clip_config.json").write_text(json.dumps({"model_cfg": TINY_CONFIGS["shallow"]}))
+    make_photos(root / "photos", ["ant", "bee", "cow", "dog"], 3)
+    make_photos(root / "other", ["x", "y"], 3)
+    return root
+
+
+@pytest.fixture
+def dear_(monkeypatch, capsys):
+    def dear_(*words):
+        monkeypatch.setattr(sys, "argv", ["dear", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return stop.value.code, captured.out, captured.err
+
+    return dear_
+
+
+def bench(place, protocol, out, *more):
+    words = ["--clip", f"local-dir:{place / 'clip'}", "--pretrained", "random", "--set", "mask=all_mixed"]
+    words += ["--epochs", 1, "--shots", 1, "--workers", 1, "--threads", 1]
+    data = [] if "--data" in more else ["--data", place / "photos"]
+    return ["bench", protocol, "--out", out, *words, *data, *more]
+
+
+def rows(out):
+    with (out / "table.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_base_to_novel(dear_, place, tmp_path):
+    out = tmp_path / "grid"
+    more = ["--seeds", "1,2", "--set", "beta=0.5,0.9"]
+    code, stdout, stderr = dear_(*bench(place, "base-to-novel", out, *more))
+    assert code == 0, stderr
+    assert stdout.strip() == (out / "table.md").read_text().strip()
+    assert "[6/6] dear mask=all_mixed,beta=0.9, photos, seed 2, 1 shots: photos base" in stderr
+    found = rows(out)
+    assert [(row["method"], row["variant"], row["seed"]) for row in found][::2] == [
+        ("dear", "mask=all_mixed,beta=0.5", "1"),
+        ("dear", "mask=all_mixed,beta=0.9", "1"),
+        ("zero_shot", "", "1"),
+    ]
+    assert all(row["data"] == "photos" and float(row["base"]) >= 0 for row in found)
+    for path in (out / "cells").iterdir():
+        cell = json.loads(path.read_text())
+        assert {"versions", "backbone", "adapter_sha256", "fingerprint", "scores", "threads"} <= set(cell)
+        assert {"fusion", "decoupled", "per_class"} <= set(cell["scores"][0])
+
+    code, _, stderr = dear_(*bench(place, "base-to-novel", out, *more))
+    assert code == 2
+    assert stderr == f"dear: {out} is not empty: add --resume to go on, or --overwrite to start again.\n"
+    again = dear_(*bench(place, "base-to-novel", out, *more, "--resume"))
+    assert again[:2] == (0, stdout)
+    assert rows(out) == found
+
+
+def test_the_other_protocols(dear_, place, tmp_path):
+    code, _, stderr = dear_(*bench(place, "few-shot", tmp_path / "few", "--shots", "1,2", "--seeds", 1))
+    assert code == 0, stderr
+    assert [row["shots"] for row in rows(tmp_path / "few")] == ["1", "2"] * 2
+    both = ["--source", place / "photos", "--data", place / "other", "--methods", "dear", "--seeds", 1]
+    for protocol in ("cross-dataset", "domain"):
+        code, _, stderr = dear_(*bench(place, protocol, tmp_path / protocol, *both))
+        assert code == 0, stderr
+        (row,) = rows(tmp_path / protocol)
+        assert row["data"] == "photos"
+        assert {"source_photos", "target_other", "average"} <= set(row)
+
+
+def test_default_data():
+    shifted = ["imagenetv2", "imagenet_sketch", "imagenet_a", "imagenet_r"]
+    assert _default_data("domain", "imagenet", "imagenet") == shifted
+    assert len(_default_data("base-to-novel", "imagenet", None)) == 11
+    assert len(_default_data("few-shot", "imagenet", None)) == 11
+    assert len(_default_data("cross-dataset", "imagenet", "imagenet")) == 10
+    assert not set(shifted) & set(_default_data("few-shot", "imagenet", None))
+    drawn = [f"world-broad-{name}" for name in ("v2", "sketch", "a", "r")]
+    assert _default_data("domain", "world-broad", "world-broad") == drawn
+    assert len(_default_data("base-to-novel", "world-broad", None)) == 11
+    for protocol, source in (("few-shot", None), ("cross-dataset", "world-broad")):
+        found = _default_data(protocol, "world-broad", source)
+        assert not set(drawn) & set(found)
+        assert ("world-broad" in found) == (source is None)
+
+
+def test_control_c_is_one_line(dear_, place, tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(grid_module, "evaluate", stop)
+        code, stdout, stderr = dear_(*bench(place, "few-shot", tmp_path / "grid", "--seeds", 1))
+    assert (code, stdout) == (130, "")
+    assert stderr.strip() == "dear: stopped; what was done so far is kept, go on with --resume."
+    assert dear_(*bench(place, "few-shot", tmp_path / "grid", "--seeds", 1, "--resume"))[0] == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_control_c_ends_all_jobs(place, tmp_path):
+    words = bench(place, "few-shot", tmp_path / "grid", "--seeds", "1,2", "--jobs", 2, "--methods", "dear")
+    words[words.index("--epochs") + 1] = 100_000
+    code = [sys.executable, "-c", "from dear.cli import main; main()", *map(str, words)]
+    with subprocess.Popen(code, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not list((tmp_path / "grid").glob("runs/*/checkpoint.safetensors")):
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate()
+    assert process.returncode == 130, stderr
+    assert stderr.strip() == "dear: stopped; what was done so far is kept, go on with --resume."
+
+
+BAD = {
+    "set": (["--set", "betta=1"], "None of the methods zero_shot, dear has a setting 'betta'. Did you mean 'beta'?"),
+    "set what": (["--set", "beta="], "--set 'beta=' is not NAME=V1,V2"),
+    "impossible": (["--set", "beta=7"], "beta is 7"),
+    "seeds": (["--seeds", "1,x"], "--seeds has 'x', but takes whole numbers from 0 on"),
+    "no seeds": (["--seeds", ","], "A grid needs at least one"),
+    "shots": (["--shots", "0"], "--shots has '0', but takes whole numbers from 1 on"),
+    "method": (["--methods", "deer"], "No method is called 'deer'. Did you mean 'dear'?"),
+    "data": (["--data", "caltech-101"], "There is no data set 'caltech-101'"),
+    "root": (["--data", "dtd"], "say which with root=FOLDER or --root FOLDER"),
+    "absent": (["--data", "dtd", "--root", "ROOT"], "DTD is not in ROOT: Get dtd-r1.0.1"),
+    "both": (["--resume", "--overwrite"], "choose one of them"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_sentence(dear_, place, tmp_path, name):
+    words, sentence = BAD[name]
+    words = [tmp_path if word == "ROOT" else word for word in words]
+    code, stdout, stderr = dear_(*bench(place, "few-shot", tmp_path / "out", *words))
+    assert (code, stdout) == (2, "")
+    assert stderr.startswith("dear: ")
+    assert stderr.count("\n") == 1
+    assert sentence.replace("ROOT", str(tmp_path)) in stderr
+    assert not (tmp_path / "out").exists()
+
+
+def commands(command, path=()):
+    if children := getattr(command, "commands", None):
+        for name, child in children.items():
+            yield from commands(child, (*path, name))
+    yield path, command
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+def test_all_verbs_are_there():
+    names = {" ".join(path) for path in COMMANDS}
+    assert {"train", "eval", "predict", "check data", "ls datasets", "ls methods"} <= names
+    assert {f"bench {name}" for name in ("base-to-novel", "few-shot", "cross-dataset", "domain")} <= names
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_names_every_option_and_says_what_it_is_for(dear_, monkeypatch, path):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, stdout, stderr = dear_(*path, "--help")
+    assert (code, stderr) == (0, "")
+    for parameter in COMMANDS[path].params:
+        assert parameter.help, f"{path}: {parameter.name}"
+        for name in parameter.opts if parameter.param_type_name == "option" else ():
+            assert name in stdout
+
+
+def test_real_photographs(dear_, place, shared_data, tmp_path):
+    """The real data set in its real layout, its split cut down to a few classes and images."""
+    there, here = shared_data / "caltech-101", tmp_path / "root" / "caltech-101"
+    here.mkdir(parents=True)
+    (here / "101_ObjectCategories").symlink_to(there / "101_ObjectCategories")
+    split = json.loads((there / "split_zhou_Caltech101.json").read_text())
+    few = {part: [row for label in range(4) for row in [r for r in split[part] if r[1] == label][:3]] for part in split}
+    (here / "split_zhou_Caltech101.json").write_text(json.dumps(few))
+    words = ["--data", "caltech101", "--root", tmp_path / "root", "--seeds", 1]
+    words = bench(place, "base-to-novel", tmp_path / "out", *words)
+    words[words.index("--epochs") + 1] = 2
+    code, stdout, stderr = dear_(*words)
+    assert code == 0, stderr
+    adapted, plain = rows(tmp_path / "out")
+    assert (plain["method"], plain["steps"], plain["images"]) == ("zero_shot", "0", "12")
+    assert (adapted["method"], adapted["steps"], adapted["unreadable"]) == ("dear", "2", "0")
+    assert "caltech101" in stdout
+    (run,) = (tmp_path / "out" / "runs").glob("dear-*")
+    code, stdout, stderr = dear_("eval", run, "--classes", "base")
+    assert code == 0, stderr
+    assert stdout.startswith("caltech101 (base): 6 images, 2 classes")

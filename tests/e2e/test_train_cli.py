@@ -1,0 +1,310 @@
+"""`dear train`, `dear eval` and `dear predict` from end to end on a tiny CLIP, and every bad input as one sentence."""
+
+import errno
+import json
+import shutil
+import sys
+from functools import cache
+
+import pytest
+from PIL import Image
+
+import dear.files
+from dear.backbone import load
+from dear.cli import main
+from dear.engine import run as run_module
+from helpers import TINY_CONFIGS, make_photos
+
+CLASSES = ["ant", "bee", "cow", "dog"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _load_once():
+    """Backbones never change, so commands in one process can share them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "load_clip", cache(load.load_clip))
+        yield
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a tiny CLIP and photos of four classes."""
+    root = tmp_path_factory.mktemp("train")
+    (root / "clip").mkdir()
+    (root / "clip" / "open_clip_config.json").write_text(json.dumps({"model_cfg": TINY_CONFIGS["shallow"]}))
+    make_photos(root / "photos", CLASSES, 4)
+    return root
+
+
+@pytest.fixture
+def dear_(monkeypatch, capsys):
+    def dear_(*words):
+        monkeypatch.setattr(sys, "argv", ["dear", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return stop.value.code, captured.out, captured.err
+
+    return dear_
+
+
+def train(place, data, out, *more):
+    words = ["--clip", f"local-dir:{place / 'clip'}", "--pretrained", "random", "--set", "mask=all_mixed"]
+    words += ["--epochs", 2, "--batch", 4, "--shots", 2, "--workers", 1]
+    return ["train", data, "--out", out, *words, *more]
+
+
+@pytest.fixture(scope="module")
+def made(place):
+    """A run, made once; tests must not change it."""
+    folder = place / "made"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", list(map(str, ["dear", *train(place, place / "photos", folder)])))
+        with pytest.raises(SystemExit) as stop:
+            main()
+    assert stop.value.code == 0
+    return folder
+
+
+def test_train_writes_a_run(dear_, place, tmp_path):
+    out = tmp_path / "run"
+    code, stdout, stderr = dear_(*train(place, place / "photos", out))
+    assert code == 0, stderr
+    assert stdout.startswith(f"{out}: dear after 4 steps; ")
+    assert stderr == ""
+    names = {path.name for path in out.iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors", "run.json", "shots.json", "metrics.jsonl"} <= names
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 4
+    adapter = (out / "adapter_model.safetensors").read_bytes()
+
+    code, stdout, stderr = dear_(*train(place, place / "photos", out))
+    assert (code, stdout) == (2, "")
+    assert stderr == f"dear: {out} is not empty: add --resume to go on, or --overwrite to start again.\n"
+    for how in ("--resume", "--overwrite"):
+        assert dear_(*train(place, place / "photos", out, how))[0] == 0
+        assert (out / "adapter_model.safetensors").read_bytes() == adapter
+    code, _, stderr = dear_(*train(place, place / "photos", out, "--resume", "--seed", 2))
+    assert code == 2
+    assert "was begun with other settings" in stderr
+    assert "seed" in stderr
+
+
+def test_a_moved_folder_still_resumes(dear_, place, tmp_path):
+    shutil.copytree(place / "photos", tmp_path / "a" / "photos")
+    assert dear_(*train(place, tmp_path / "a" / "photos", tmp_path / "run"))[0] == 0
+    shutil.move(tmp_path / "a", tmp_path / "b")
+    assert dear_(*train(place, tmp_path / "b" / "photos", tmp_path / "run", "--resume"))[0] == 0
+
+
+def stop_after(monkeypatch, steps, error):
+    """Make the training stop as if someone had stopped it."""
+    original = run_module.run_job
+
+    def run_job(*args, on_step, **more):
+        def step(metrics):
+            on_step(metrics)
+            if metrics["step"] == steps:
+                raise error
+
+        return original(*args, on_step=step, **more)
+
+    monkeypatch.setattr(run_module, "run_job", run_job)
+
+
+def test_control_c_is_one_line_and_resumes(dear_, place, made, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3, KeyboardInterrupt())
+        code, stdout, stderr = dear_(*train(place, place / "photos", tmp_path / "run"))
+    assert (code, stdout) == (130, "")
+    assert stderr.strip() == "dear: stopped; what was done so far is kept, go on with --resume."
+    assert dear_(*train(place, place / "photos", tmp_path / "run", "--resume"))[0] == 0
+    adapters = [(folder / "adapter_model.safetensors").read_bytes() for folder in (tmp_path / "run", made)]
+    assert adapters[0] == adapters[1]
+
+
+def test_a_full_disk_is_one_line(dear_, place, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(dear.files.os, "fsync", full)
+        code, stdout, stderr = dear_(*train(place, place / "photos", out))
+    assert (code, stdout) == (2, "")
+    assert stderr.count("\n") == 1
+    assert str(out) in stderr
+    assert "No space left on device" in stderr
+    assert "--resume" in stderr
+    assert not [path for path in out.iterdir() if path.name.startswith(".")]
+    assert dear_(*train(place, place / "photos", out, "--resume"))[0] == 0
+
+
+def test_bad_images_and_few_images_are_told(dear_, place, tmp_path):
+    photos = make_photos(tmp_path / "photos", ["ant", "bee"], 3)
+    (photos / "ant" / "zero.jpg").touch()
+    for i in range(6):
+        (photos / "bee" / f"text{i}.jpg").write_text("no image")
+    code, _, stderr = dear_(*train(place, photos, tmp_path / "run", "--shots", 16))
+    assert code == 0
+    assert "note: 2 class(es) have fewer than 16 images, such as 'ant'; all theirs are used." in stderr
+    assert stderr.count("skipped: ") == 5
+    assert "… and 2 more, all named in " in stderr
+    assert "note: unreadable images were skipped 14 times." in stderr
+    logged = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert "zero.jpg cannot be read: it is empty" in logged
+
+
+def table(stdout):
+    first, *rows = stdout.splitlines()
+    return first, {row[:22].strip(): float(row[22:].rstrip(" %")) for row in rows}
+
+
+def test_eval_finds_what_the_run_was_made_from(dear_, made, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    code, stdout, stderr = dear_("eval", made)
+    assert code == 0, stderr
+    first, rows = table(stdout)
+    assert first == "photos (all): 8 images, 4 classes"
+    assert list(rows) == ["plain CLIP", "dear, fusion", "dear, decoupled"]
+    code, stdout, _ = dear_("eval", made, "--json")
+    found = json.loads(stdout)
+    assert found["adapted"]["fusion"] == pytest.approx(rows["dear, fusion"], abs=0.01)
+    assert found["plain"]["fusion"] == found["plain"]["decoupled"] == pytest.approx(rows["plain CLIP"], abs=0.01)
+    assert set(found["adapted"]["per_class"]) == set(CLASSES)
+    for half in ("base", "novel"):
+        code, stdout, _ = dear_("eval", made, "--classes", half)
+        assert stdout.startswith(f"photos ({half}): 4 images, 2 classes")
+
+
+def test_eval_beside_plain_is_what_zero_shot_gives(dear_, place, made, tmp_path):
+    plain = json.loads(dear_("eval", made, "--json")[1])["plain"]
+    words = train(place, place / "photos", tmp_path / "zero")
+    words = [word for word in words if word not in ("--set", "mask=all_mixed")]
+    assert dear_(*words, "--method", "zero_shot")[0] == 0
+    assert json.loads(dear_("eval", tmp_path / "zero", "--json")[1])["adapted"] == plain
+
+
+def test_eval_on_other_data(dear_, made, tmp_path):
+    other = make_photos(tmp_path / "other", ["x", "y"], 3)
+    (other / "x" / "bad.png").write_bytes(b"")
+    code, stdout, stderr = dear_("eval", made, other, "--cache", tmp_path / "cache")
+    assert code == 0
+    assert stdout.startswith("other (all): 7 images, 2 classes")
+    assert "counted as wrong: " in stderr
+    assert "bad.png cannot be read: it is empty" in stderr
+    again = dear_("eval", made, other, "--cache", tmp_path / "cache")
+    assert again == (code, stdout, stderr)
+
+
+def test_what_was_learned_is_never_tested(dear_, place, made, tmp_path):
+    """Even where the folder has another name now, and more images."""
+    moved = shutil.copytree(place / "photos", tmp_path / "renamed")
+    Image.new("RGB", (30, 30), "teal").save(moved / "ant" / "zzz.png")
+    assert dear_("eval", made, moved)[1].startswith("renamed (all): 9 images, 4 classes")
+
+
+def test_eval_of_a_list_with_a_template(dear_, place, tmp_path, monkeypatch):
+    paths = sorted((place / "photos").rglob("*.png"))
+    text = "".join(f"{path.relative_to(place)},{path.parent.name}\n" for path in paths)
+    (place / "list.csv").write_text("path,label\n" + text)
+    monkeypatch.chdir(place)
+    code, _, stderr = dear_(
+        *train(place, "list.csv", tmp_path / "run", "--template", "my own {}.", "--classes", "base")
+    )
+    assert code == 0, stderr
+    monkeypatch.chdir(tmp_path)
+    code, stdout, _ = dear_("eval", "run", "--classes", "base")
+    assert code == 0
+    assert stdout.startswith("list.csv (base): 4 images, 2 classes")
+    by_template = dear_("eval", "run", "--json")[1]
+    assert by_template == dear_("eval", "run", place / "list.csv", "--template", "my own {}.", "--json")[1]
+
+
+def test_data_that_is_gone(dear_, place, tmp_path):
+    shutil.copytree(place / "photos", tmp_path / "photos")
+    assert dear_(*train(place, tmp_path / "photos", tmp_path / "run"))[0] == 0
+    shutil.rmtree(tmp_path / "photos")
+    code, _, stderr = dear_("eval", tmp_path / "run")
+    assert code == 2
+    assert f"There is no data set '{tmp_path / 'photos'}'" in stderr
+    assert f"name where it is now, as in 'dear eval {tmp_path / 'run'} DATA'." in stderr
+
+
+def test_predict(dear_, place, made, tmp_path):
+    image = place / "photos" / "ant" / "0.png"
+    code, stdout, stderr = dear_("predict", made, image, place / "photos" / "bee", "--top", 2)
+    assert (code, stderr) == (0, "")
+    lines = stdout.splitlines()
+    assert len(lines) == 5
+    assert lines[0].startswith(f"{image}: ")
+    assert lines[0].count(" %") == 2
+    code, stdout, _ = dear_("predict", made, image, "--json", "--classes", "boat, car,plane")
+    (line,) = stdout.splitlines()
+    found = json.loads(line)
+    assert found["image"] == str(image)
+    assert {name for name, _ in found["top"]} == {"boat", "car", "plane"}
+    (tmp_path / "classes.txt").write_text("boat\n\ncar\nplane\n")
+    assert dear_("predict", made, image, "--json", "--classes", tmp_path / "classes.txt")[1] == stdout
+    assert dear_("predict", made, image, "--json", "--strategy", "decoupled")[0] == 0
+
+
+def test_predict_names_what_it_cannot_read_and_goes_on(dear_, place, made, tmp_path):
+    (tmp_path / "zero.jpg").touch()
+    (tmp_path / "empty").mkdir()
+    image = place / "photos" / "ant" / "0.png"
+    words = [tmp_path / "zero.jpg", image, tmp_path / "none.jpg", tmp_path / "empty", image]
+    code, stdout, stderr = dear_("predict", made, *words, "--json")
+    assert code == 1
+    assert [json.loads(line)["image"] for line in stdout.splitlines()] == [str(image)] * 2
+    assert len(stderr.splitlines()) == 3
+    assert f"not predicted: {tmp_path / 'zero.jpg'} cannot be read: it is empty; replace or remove it." in stderr
+    assert f"not predicted: {tmp_path / 'none.jpg'} cannot be read: it does not exist; check the path." in stderr
+    assert f"not predicted: There are no images in {tmp_path / 'empty'}" in stderr
+
+
+BAD = {
+    "no data": (["train", "PHOTO", "--out", "OUT"], "There is no data set 'PHOTO'"),
+    "no weights": (["train", "PHOTOS", "--out", "OUT", "--clip", "ViT-B-32"], "ViT-B-32 needs weights"),
+    "no roles": (
+        ["train", "PHOTOS", "--out", "OUT", "--clip", "CLIP", "--pretrained", "random", "--shots", "2"],
+        "no role map",
+    ),
+    "half": (["train", "PHOTOS", "--out", "OUT", "--classes", "some"], "can be 'all', 'base' or 'novel'"),
+    "set": (["train", "PHOTOS", "--out", "OUT", "--set", "beta"], "--set 'beta' is not NAME=VALUE"),
+    "lr": (["train", "PHOTOS", "--out", "OUT", "--lr", "0"], "lr is 0.0"),
+    "precision": (["train", "PHOTOS", "--out", "OUT", "--precision", "fp64"], "precision is 'fp64'"),
+    "no root": (["train", "dtd", "--out", "OUT"], "say which with root=FOLDER or --root FOLDER"),
+    "absent": (["train", "dtd", "--out", "OUT", "--root", "EMPTY"], "DTD is not in"),
+    "one class": (["train", "ONE", "--out", "OUT"], "has only one class folder, ant"),
+    "empty class": (["train", "HOLLOW", "--out", "OUT"], "bee has no images: add some, or remove the folder."),
+    "no run": (["eval", "EMPTY"], "does not say what it was made from"),
+    "no adapter": (["eval", "EMPTY", "PHOTOS"], "holds no adapter"),
+    "predict from nothing": (["predict", "EMPTY", "IMAGE"], "holds no adapter"),
+    "no class list": (["predict", "MADE", "IMAGE", "--classes", "none.txt"], "There is no file none.txt"),
+    "no classes": (["predict", "MADE", "IMAGE", "--classes", " , "], "The class list is empty"),
+    "strategy": (["predict", "MADE", "IMAGE", "--strategy", "both"], "strategy is 'both'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_sentence(dear_, place, made, tmp_path, name):
+    words, sentence = BAD[name]
+    (tmp_path / "empty").mkdir()
+    make_photos(tmp_path / "hollow", ["ant"], 2)
+    (tmp_path / "hollow" / "bee").mkdir()
+    places = {
+        "PHOTOS": place / "photos",
+        "IMAGE": place / "photos" / "ant" / "0.png",
+        "CLIP": f"local-dir:{place / 'clip'}",
+        "MADE": made,
+        "OUT": tmp_path / "out",
+        "EMPTY": tmp_path / "empty",
+        "ONE": make_photos(tmp_path / "one", ["ant"], 2),
+        "HOLLOW": tmp_path / "hollow",
+    }
+    code, stdout, stderr = dear_(*(places.get(word, word) for word in words))
+    assert (code, stdout) == (2, "")
+    assert sentence in stderr
+    assert stderr.startswith("dear: ")
+    assert stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,63 @@
+"""A toy data set in memory, and jobs on it, for the tests of training."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from dear.artefact import TENSORS
+from dear.data.dataset import Dataset, Item
+from dear.engine.run import METRICS, Job
+from dear.engine.train import TrainSettings
+from dear.errors import ImageError
+
+CLASSES = ("red thing", "green thing", "blue thing")
+
+
+class Toy:
+    """Noisy images of three colors; counts how often each is opened, and some can be made unreadable."""
+
+    def __init__(self, per_class: int = 3, test_per_class: int = 2) -> None:
+        self.opened: Counter[str] = Counter()
+        self.bad: set[str] = set()
+        splits = {
+            split: tuple(Item(f"{split}/{label}/{i}", label) for label in range(len(CLASSES)) for i in range(count))
+            for split, count in (("train", per_class), ("val", 0), ("test", test_per_class))
+        }
+        self.dataset = Dataset("toy", CLASSES, "a photo of a {}.", **splits, open=self.open, fingerprint=str)
+
+    def open(self, item_id: str) -> Image.Image:
+        self.opened[item_id] += 1
+        if item_id in self.bad:
+            raise ImageError(f"{item_id} cannot be read: it is damaged.")
+        _, label, _ = item_id.split("/")
+        random = np.random.default_rng(list(item_id.encode()))
+        pixels = random.integers(0, 120, (36, 44, 3), dtype=np.uint8)
+        pixels[..., int(label)] += 120
+        return Image.fromarray(pixels)
+
+    def job(self, *, seed: int = 1, cached_views: int = 0, method: str = "dear", **settings) -> Job:
+        """All training images, two epochs of three steps."""
+        return Job(
+            self.dataset,
+            self.dataset.train,
+            CLASSES,
+            shots=3,
+            seed=seed,
+            method=method,
+            choices={"mask": "all_mixed"} if method == "dear" else {},
+            train=TrainSettings(**{"epochs": 2, "batch": 3, **settings}),
+            cached_views=cached_views,
+        )
+
+
+def adapter_hash(folder: Path) -> str:
+    return hashlib.sha256((folder / TENSORS).read_bytes()).hexdigest()
+
+
+def log_lines(folder: Path) -> list[str]:
+    return (folder / METRICS).read_text().splitlines()

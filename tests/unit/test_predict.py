@@ -1,0 +1,162 @@
+"""`dear.fit` and `model.predict`: from a folder of photos to an answer, in Python."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import dear
+from dear import errors
+from dear.data.catalog import open_dataset
+from dear.predict import try_predict
+from helpers import make_photos
+
+SHORT = dear.TrainSettings(epochs=1, batch=4)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return make_photos(tmp_path_factory.mktemp("photos"), ["green frog", "red_fox", "blue_jay"], 3)
+
+
+@pytest.fixture(scope="module")
+def fitted(photos, tiny_clips):
+    return dear.fit(photos, tiny_clips["plain"], mask="all_mixed", shots=2, train=SHORT, workers=1)
+
+
+def test_fit_and_predict(fitted, photos):
+    assert fitted.classes.names == ("blue jay", "green frog", "red fox")
+    paths = sorted(photos.rglob("*.png"))
+    found = fitted.predict(paths, top=2)
+    assert [one.image for one in found] == [str(path) for path in paths]
+    for one in found:
+        assert len(one.top) == 2
+        assert one.top[0] == (one.label, one.probability)
+        assert one.top[0][1] >= one.top[1][1]
+    assert found[0].as_dict()["label"] == found[0].label
+    assert len(fitted.predict(paths[0])[0].top) == 3
+    assert sum(p for _, p in fitted.predict(str(paths[0]))[0].top) == pytest.approx(1)
+    assert fitted.predict([]) == []
+
+
+def test_predictions_are_those_of_the_model(fitted, photos):
+    paths = sorted(photos.rglob("*.png"))
+    images = torch.stack([fitted.clip.preprocess_eval(Image.open(path)) for path in paths])
+    with torch.no_grad():
+        for strategy in ("fusion", "decoupled"):
+            expected = fitted(images, strategy=strategy).logits.softmax(1)
+            found = fitted.predict(paths, strategy=strategy)
+            for one, row in zip(found, expected, strict=True):
+                assert one.probability == pytest.approx(row.max().item(), abs=1e-5)
+
+
+def test_pil_images_and_other_classes(fitted, photos):
+    path = next(photos.rglob("*.png"))
+    (by_path,) = fitted.predict(path)
+    (by_image,) = fitted.predict(Image.open(path))
+    assert by_image.image == "image 0"
+    assert by_image.top == by_path.top
+    before = fitted.classes
+    (other,) = fitted.predict([path], classes=["boat", "car"], template="a drawing of a {}.")
+    assert {name for name, _ in other.top} == {"boat", "car"}
+    assert fitted.classes == before
+    assert fitted.predict(path)[0].top == by_path.top
+
+
+def test_own_classes_come_back_after_an_error(fitted, photos, tmp_path):
+    before = fitted.classes
+    with pytest.raises(errors.ImageError, match=r"none\.png cannot be read: it does not exist"):
+        fitted.predict([tmp_path / "none.png"], classes=["boat", "car"])
+    assert fitted.classes == before
+    with pytest.raises(errors.ClassListError):
+        fitted.predict(next(photos.rglob("*.png")), classes=["boat", "boat"])
+    assert fitted.classes == before
+    half_read = try_predict(fitted, sorted(photos.rglob("*.png")), classes=["boat", "car"])
+    next(half_read)
+    assert not torch.is_inference_mode_enabled()
+    half_read.close()
+    assert fitted.classes == before
+
+
+def test_training_goes_on_after_predicting(fitted, photos):
+    fitted.predict(next(photos.rglob("*.png")), classes=["boat", "car"])
+    size = fitted.clip.geometry.image_size
+    fitted.loss(fitted(torch.randn(2, 3, size, size)), torch.tensor([0, 1])).total.backward()
+
+
+@pytest.mark.parametrize(
+    ("images", "sentence"),
+    [
+        (3, "paths and PIL images (tensors go to model(images)), but got an object of type int."),
+        (torch.zeros(1, 3, 4, 4), "but got an object of type Tensor."),
+        ([np.zeros((4, 4, 3))], "but number 0 is of type ndarray."),
+        (["a.png", None], "but number 1 is of type NoneType."),
+    ],
+)
+def test_wrong_images(fitted, images, sentence):
+    with pytest.raises(errors.InputError) as error:
+        fitted.predict(images)
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"top": 0}, "top is 0, but must be a whole number from 1 on."),
+        ({"top": "3"}, "top is '3'"),
+        ({"strategy": "both"}, "strategy is 'both'"),
+        ({"classes": "cat"}, "The class list is the single word 'cat'"),
+        ({"classes": []}, "The class list is empty"),
+        ({"template": "a photo"}, "must hold '{}' exactly once"),
+    ],
+)
+def test_wrong_choices(fitted, photos, changes, sentence):
+    with pytest.raises(errors.DearError) as error:
+        fitted.predict(next(photos.rglob("*.png")), **changes)
+    assert sentence in str(error.value)
+    assert fitted.classes.names == ("blue jay", "green frog", "red fox")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"data": 3}, "The data set is of type int"),
+        ({"data": "world-thing"}, "Did you mean 'world-things'"),
+        ({"clip": 3}, "The backbone is 3"),
+        ({"shots": "16"}, "shots is '16', but must be a whole number from 1 on."),
+        ({"shots": 0}, "shots is 0"),
+        ({"seed": -1}, "seed is -1, but must be a whole number from 0 on."),
+        ({"classes": ["cat"]}, "can be 'all', 'base' or 'novel'"),
+        ({"train": {"epochs": 1}}, "train is of type dict: give dear.TrainSettings"),
+        ({"method": "deer"}, "Did you mean 'dear'"),
+        ({"betta": 0.5}, "There is no setting 'betta'. Did you mean 'beta'?"),
+        ({"mask": "mixed"}, "mask is 'mixed'"),
+        ({"mask": "roles"}, "There is no role map for"),
+        ({"template": "no place"}, "must hold '{}' exactly once"),
+        ({"resume": True, "overwrite": True, "out": "OUT"}, "choose one of them"),
+    ],
+)
+def test_wrong_calls(photos, clip, tmp_path, changes, sentence):
+    call = {"data": photos, "clip": clip, "mask": "all_mixed", "train": SHORT, **changes}
+    if "out" in call:
+        call["out"] = tmp_path / "out"
+    with pytest.raises(errors.DearError) as error:
+        dear.fit(**call)
+    assert sentence in str(error.value)
+
+
+def test_fit_writes_a_run_that_loads(photos, clip, tmp_path):
+    out = tmp_path / "run"
+    data = open_dataset(photos)
+    call = {"clip": clip, "mask": "all_mixed", "shots": 2, "train": SHORT, "out": out, "template": "my {}."}
+    model = dear.fit(data, classes="base", **call)
+    assert model.classes.names == ("blue jay", "green frog")
+    again = dear.load(out, clip)
+    assert again.classes == model.classes
+    assert again.classes.template == "my {}."
+    path = next(photos.rglob("*.png"))
+    assert again.predict(path) == model.predict(path)
+    with pytest.raises(errors.OverwriteError, match="is not empty"):
+        dear.fit(data, classes="base", **call)
+    with pytest.raises(errors.ConfigError, match="was begun with other settings"):
+        dear.fit(data, classes="base", **{**call, "shots": 1}, resume=True)
