@@ -1,8 +1,10 @@
-"""Made-up findings of a whole paper, for the tests of its report."""
+"""Made-up findings of a whole paper, and tiny stand-ins for its data sets."""
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 
 import torch
 from PIL import Image
@@ -98,3 +100,33 @@ def findings(done: float = 1.0, present: list[str] | None = None, **others) -> F
         "gallery": gallery(),
     }
     return Findings(**{**usual, **others})
+
+
+def noise(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.frombytes("RGB", (16, 16), random.Random(path.name + path.parent.name).randbytes(768)).save(path)
+
+
+def tiny_imagenet(root: Path, classes: int = 4) -> None:
+    """ImageNet and ImageNetV2, a few images of noise."""
+    folders = [f"n{i:08d}" for i in range(classes)]
+    lines = "\n".join(f"{folder} thing {i}" for i, folder in enumerate(folders))
+    for name in ("imagenet", "imagenetv2"):
+        (root / name).mkdir(parents=True)
+        (root / name / "classnames.txt").write_text(lines)
+    for label, folder in enumerate(folders):
+        for i in range(2):
+            noise(root / "imagenet" / "images" / "train" / folder / f"{i}.png")
+            noise(root / "imagenet" / "images" / "val" / folder / f"v{i}.png")
+            noise(root / "imagenetv2" / "imagenetv2-matched-frequency-format-val" / str(label) / f"w{i}.png")
+
+
+def tiny_eurosat(root: Path) -> None:
+    """EuroSAT with three classes."""
+    rows = {"train": [], "val": [], "test": []}
+    for label, name in enumerate(("Forest", "SeaLake", "River")):
+        for split in ("train", "test"):
+            for i in range(2):
+                noise(root / "eurosat" / "2750" / name / f"{split}{i}.png")
+                rows[split].append([f"{name}/{split}{i}.png", label, name])
+    (root / "eurosat" / "split_zhou_EuroSAT.json").write_text(json.dumps(rows))

@@ -1,13 +1,10 @@
 """A full paper on tiny stand-ins: runs what is there, says what is missing, resumes, and is the same twice."""
 
-import json
-import random
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 import dear.protocols.grid as grid
 import dear.report.paper_measures as measures
@@ -15,34 +12,7 @@ from dear.cli.paper import numbers, prepare
 from dear.errors import ConfigError, DearWarning, OverwriteError
 from dear.paper import GRIDS, Order, describe_plan, run_paper, survey
 from helpers import varied_roles
-
-
-def noise(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.frombytes("RGB", (16, 16), random.Random(path.name + path.parent.name).randbytes(768)).save(path)
-
-
-def tiny_imagenet(root: Path, classes: int = 4) -> None:
-    folders = [f"n{i:08d}" for i in range(classes)]
-    lines = "\n".join(f"{folder} thing {i}" for i, folder in enumerate(folders))
-    for name in ("imagenet", "imagenetv2"):
-        (root / name).mkdir(parents=True)
-        (root / name / "classnames.txt").write_text(lines)
-    for label, folder in enumerate(folders):
-        for i in range(2):
-            noise(root / "imagenet" / "images" / "train" / folder / f"{i}.png")
-            noise(root / "imagenet" / "images" / "val" / folder / f"v{i}.png")
-            noise(root / "imagenetv2" / "imagenetv2-matched-frequency-format-val" / str(label) / f"w{i}.png")
-
-
-def tiny_eurosat(root: Path) -> None:
-    rows = {"train": [], "val": [], "test": []}
-    for label, name in enumerate(("Forest", "SeaLake", "River")):
-        for split in ("train", "test"):
-            for i in range(2):
-                noise(root / "eurosat" / "2750" / name / f"{split}{i}.png")
-                rows[split].append([f"{name}/{split}{i}.png", label, name])
-    (root / "eurosat" / "split_zhou_EuroSAT.json").write_text(json.dumps(rows))
+from papers import tiny_eurosat, tiny_imagenet
 
 
 @pytest.fixture(scope="module")

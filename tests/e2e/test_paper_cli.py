@@ -10,6 +10,7 @@ import pytest
 
 from dear.cli import main
 from helpers import varied_roles
+from papers import tiny_imagenet
 
 
 @pytest.fixture
@@ -61,17 +62,23 @@ def test_bad_input_is_one_sentence(dear_, tmp_path, words, message):
 def test_control_c_leaves_what_can_be_resumed_and_no_traceback(tiny_folders, tiny_clips, tmp_path):
     varied_roles(tiny_clips["shallow"]).save(tmp_path / "roles.json")
     out = tmp_path / "out"
+    tiny_imagenet(tmp_path / "data")
     words = [
         "paper",
-        "--mini",
+        "--full",
         "--out",
         out,
-        "--clip",
-        f"local-dir:{tiny_folders['shallow']}",
-        "--pretrained",
-        "random",
+        "--root",
+        tmp_path / "data",
+        "--seeds",
+        1,
+        "--epochs",
+        100_000,
+        "--jobs",
+        2,
     ]
-    words += ["--roles", tmp_path / "roles.json", "--seeds", 1, "--epochs", 100_000, "--cached-views", 1, "--jobs", 2]
+    words += ["--clip", f"local-dir:{tiny_folders['shallow']}", "--pretrained", "random", "--workers", 1]
+    words += ["--roles", tmp_path / "roles.json"]
     command = [sys.executable, "-c", "from dear.cli import main; main()", *map(str, words)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and not list(out.glob("grids/base-to-novel/runs/dear-*/checkpoint.safetensors")):
