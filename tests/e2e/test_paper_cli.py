@@ -73,7 +73,7 @@ def test_control_c_leaves_what_can_be_resumed_and_no_traceback(tiny_folders, tin
         "--seeds",
         1,
         "--epochs",
-        100_000,
+        3_000,
         "--jobs",
         2,
     ]
