@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from dear import __version__
-from dear.cli import bench, data, report, retrieve, roles, train, world
+from dear.cli import bench, data, paper, report, retrieve, roles, train, world
 from dear.errors import DearError
 
 
@@ -38,6 +38,7 @@ app.command("eval")(train.evaluate)
 app.command("predict")(train.predict)
 app.command("report")(report.report)
 app.command("quickstart")(report.quickstart)
+app.command("paper")(paper.paper)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.list_app, name="ls")
 app.add_typer(data.check_app, name="check")

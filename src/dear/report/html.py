@@ -125,4 +125,17 @@ td:first-child,th:first-child{text-align:left}
 .curves text{font-size:11px;fill:#5b6672}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:2px 14px;margin:0;padding:0;font-size:13px}
 .dot{display:inline-block;width:.8em;height:.8em;border-radius:50%;margin-right:.35em}
+h3{font-size:15px;margin:20px 0 6px}
+td.word,th.word{text-align:left}
+.plain td,.plain th{white-space:nowrap}
+.plain td.long{white-space:normal;min-width:280px;overflow-wrap:anywhere}
+td.paper,th.paper{background:#eef2f8;color:#45525f}
+.says{margin:10px 0 4px;padding:6px 12px;border-left:3px solid #2f6fd0;background:#fff}
+.notes{color:#5b6672;margin:8px 0;padding-left:20px;font-size:14px;overflow-wrap:anywhere}
+.contents{columns:2 320px;padding-left:20px;margin:12px 0}
+.contents a{color:#2f6fd0}
+.figures{display:flex;flex-wrap:wrap;gap:12px;margin:8px 0}
+.drawn{margin:0;background:#fff;border:1px solid #dfe3e8;border-radius:8px;padding:8px;max-width:100%}
+.drawn svg,.drawn img{display:block;max-width:none}
+.drawn figcaption{font-size:13px;margin-bottom:6px}
 """

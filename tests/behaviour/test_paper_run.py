@@ -1,0 +1,136 @@
+"""A full paper on tiny stand-ins: runs what is there, says what is missing, resumes, and is the same twice."""
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import dear.protocols.grid as grid
+import dear.report.paper_measures as measures
+from dear.cli.paper import numbers, prepare
+from dear.errors import ConfigError, DearWarning, OverwriteError
+from dear.paper import GRIDS, Order, describe_plan, run_paper, survey
+from helpers import varied_roles
+from papers import tiny_eurosat, tiny_imagenet
+
+
+@pytest.fixture(scope="module")
+def order(tmp_path_factory, tiny_folders, tiny_clips) -> Order:
+    """Of a paper whose ImageNet, ImageNetV2 and EuroSAT are there."""
+    folder = tmp_path_factory.mktemp("paper")
+    tiny_imagenet(folder / "data")
+    tiny_eurosat(folder / "data")
+    roles = folder / "roles.json"
+    varied_roles(tiny_clips["shallow"]).save(roles)
+    return Order(
+        folder / "out",
+        kind="full",
+        clip=f"local-dir:{tiny_folders['shallow']}",
+        pretrained="random",
+        root=folder / "data",
+        roles=str(roles),
+        seeds=(1,),
+        few_shots=(1, 16),
+        epochs=1,
+        cached_views=0,
+        images=6,
+        jobs=1,
+        workers=1,
+    )
+
+
+def report_of(folder: Path) -> dict[str, bytes]:
+    """All files of a report; not the cells, which record how long they took."""
+    places = [folder / "report.html", folder / "results.json"]
+    places += [*(folder / "tables").iterdir(), *(folder / "figures").iterdir()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in places}
+
+
+@pytest.fixture(scope="module")
+def finished(order) -> tuple[dict[str, bytes], list[str]]:
+    said: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DearWarning)
+        run_paper(order, said.append)
+    return report_of(order.out), said
+
+
+def test_what_is_there_runs_and_what_is_missing_is_told(finished):
+    files, said = finished
+    page = files["report.html"].decode()
+    assert any(line.startswith("missing dtd: Get dtd-r1.0.1.tar.gz") for line in said)
+    assert "Get dtd-r1.0.1.tar.gz" in page
+    assert "This report is not complete" not in page
+    assert "| imagenet (source) | ImageNet |" in files["tables/table-3.md"].decode()
+    assert "Not run: the role map records no entropies" in files["tables/supplement-table-6-left.md"].decode()
+    assert "by class" not in files["tables/figure-3.md"].decode()
+    assert "same class" in files["tables/figure-3.md"].decode()
+    assert "layer 2" in files["tables/mean-ablation.md"].decode()
+    assert "figures/figure-3-query-1.png" in files
+    average = next(line for line in files["tables/table-2.md"].decode().splitlines() if "| average |" in line)
+    assert "*" in average  # the paper's mean over the same data sets, not its average of eleven
+
+
+def test_the_second_run_computes_nothing_and_writes_the_same(order, finished, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("this was done before")
+
+    monkeypatch.setattr(grid, "run_job", refuse)
+    monkeypatch.setattr(measures, "measure_retrieval", refuse)
+    monkeypatch.setattr(measures, "measure", refuse)
+    said: list[str] = []
+    run_paper(order, said.append)
+    assert report_of(order.out) == finished[0]
+    assert any("none to do" in line for line in said)
+
+
+def test_a_killed_run_goes_on_to_the_same_report(order, finished, tmp_path, monkeypatch):
+    again, real, left = replace(order, out=tmp_path / "out"), grid.run_job, [7]
+
+    def stopping(*given, **named):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return real(*given, **named)
+
+    monkeypatch.setattr(grid, "run_job", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        run_paper(again)
+    looked = survey(again)
+    assert looked.cost.done == 7
+    assert "7 done" in describe_plan(again, looked)
+    monkeypatch.setattr(grid, "run_job", real)
+    run_paper(again)
+    assert report_of(again.out) == finished[0]
+
+
+def test_a_damaged_cell_is_done_again(order, finished):
+    cells = sorted((order.out / GRIDS / "domain" / "cells").iterdir())
+    cells[0].write_text("{")
+    before = survey(order).cost
+    assert before.cells - before.done == 1
+    run_paper(order)
+    assert report_of(order.out) == finished[0]
+
+
+def test_another_backbones_cells_do_not_count(order, finished):
+    assert not survey(order, weights_sha256="0" * 64).done
+
+
+def test_an_output_folder_is_not_taken_silently(order, finished, tmp_path):
+    with pytest.raises(OverwriteError, match="add --resume to go on, or --overwrite"):
+        prepare(order.out, resume=False, overwrite=False)
+    (tmp_path / "report.html").write_text("old")
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / GRIDS).mkdir()
+    prepare(tmp_path, resume=False, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_lists_of_numbers():
+    assert numbers("3, 1,1", "seeds", least=0) == (3, 1)
+    with pytest.raises(ConfigError, match="--seeds 'x' is not a comma-separated list of whole numbers from 0 on"):
+        numbers("x", "seeds", least=0)
+    with pytest.raises(ConfigError, match="from 1 on"):
+        numbers("0", "shots", least=1)

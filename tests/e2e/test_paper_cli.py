@@ -1,0 +1,91 @@
+"""`dear paper` from the command line: the plan, bad input as one sentence, a stop that leaves no traceback."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dear.cli import main
+from helpers import varied_roles
+from papers import tiny_imagenet
+
+
+@pytest.fixture
+def dear_(monkeypatch, capsys):
+    def dear_(*words):
+        monkeypatch.setattr(sys, "argv", ["dear", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return stop.value.code, captured.out, captured.err
+
+    return dear_
+
+
+def test_the_plan_of_the_mini_paper(dear_, tmp_path):
+    code, stdout, _ = dear_("paper", "--mini", "--out", tmp_path / "out", "--plan")
+    assert code == 0
+    assert "Table 2: base-to-novel generalisation: 0 of 28 cells done" in stdout
+    assert "183 cells: 0 done, 183 to do, about" in stdout
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_plan_of_the_full_paper(dear_, tmp_path):
+    code, stdout, _ = dear_("paper", "--full", "--out", tmp_path / "out", "--root", tmp_path, "--plan")
+    assert code == 0
+    assert "missing imagenet: Get the ILSVRC 2012 images" in stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Give either --mini (the embedded world) or --full (the paper's own data sets)."),
+        (["--mini", "--full"], "Give either --mini"),
+        (["--mini", "--pretrained", "openai"], "give that with --clip"),
+        (["--mini", "--seeds", "a"], "--seeds 'a' is not a comma-separated list of whole numbers from 0 on."),
+        (["--full"], "say which with --root FOLDER"),
+        (["--mini", "--resume", "--overwrite"], "choose one of them"),
+    ],
+)
+def test_bad_input_is_one_sentence(dear_, tmp_path, words, message):
+    plan = ["--plan"] if words == ["--full"] else []
+    code, stdout, stderr = dear_("paper", "--out", tmp_path / "out", *words, *plan)
+    assert (code, stdout) == (2, "")
+    assert message in stderr
+    assert stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_control_c_leaves_what_can_be_resumed_and_no_traceback(tiny_folders, tiny_clips, tmp_path):
+    varied_roles(tiny_clips["shallow"]).save(tmp_path / "roles.json")
+    out = tmp_path / "out"
+    tiny_imagenet(tmp_path / "data")
+    words = [
+        "paper",
+        "--full",
+        "--out",
+        out,
+        "--root",
+        tmp_path / "data",
+        "--seeds",
+        1,
+        "--epochs",
+        3_000,
+        "--jobs",
+        2,
+    ]
+    words += ["--clip", f"local-dir:{tiny_folders['shallow']}", "--pretrained", "random", "--workers", 1]
+    words += ["--roles", tmp_path / "roles.json"]
+    command = [sys.executable, "-c", "from dear.cli import main; main()", *map(str, words)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not list(out.glob("grids/base-to-novel/runs/dear-*/checkpoint.safetensors")):
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate()
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    assert stderr.strip().endswith("dear: stopped; what was done so far is kept, go on with --resume.")
+    assert list(out.glob("grids/base-to-novel/cells/zero_shot-*.json"))

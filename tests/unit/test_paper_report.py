@@ -1,0 +1,144 @@
+"""The paper's report from made-up findings: everything is in it, nothing is outside, the same bytes every time."""
+
+import json
+import re
+
+import pytest
+import torch
+
+from dear.protocols.summary import Stat
+from dear.report.charts import nice_ticks
+from dear.report.paper_measures import chance_of, precision_at
+from dear.report.paper_numbers import average_text, paper_text, paper_titles, published_row, stands_for, verdict
+from dear.report.paper_report import make_parts, write_paper
+from papers import findings
+
+
+def files_of(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("paper")
+    write_paper(folder, findings())
+    return folder
+
+
+def test_every_table_and_figure_is_there(written):
+    found = files_of(written)
+    keys = [one.key for one in findings().experiments]
+    assert {f"tables/{key}.md" for key in keys} <= found.keys()
+    figures = {"figure-4.svg", "figure-5-world-broad.svg", "figure-3-query-1.png", "supplement-figure-2.svg"}
+    figures |= {"supplement-table-2.svg", "mean-ablation-layers.svg", "mean-ablation-heads.svg"}
+    assert {f"figures/{name}" for name in figures} <= found.keys()
+    page = found["report.html"].decode()
+    assert all(f'<section id="{key}">' in page for key in keys)
+    assert page.count("<svg") == sum(name.endswith(".svg") for name in found)
+    assert not any("—" in found[f"tables/table-{n}.md"].decode() for n in range(2, 7))
+
+
+def test_the_page_needs_nothing_else(written):
+    page = (written / "report.html").read_text()
+    assert not re.search(r"https?://|//cdn|<script|<link|@import|url\(", page)
+    assert all(source.startswith("data:") for source in re.findall(r'src="([^"]+)"', page))
+
+
+def test_no_time_is_printed(written):
+    assert not any(b"12.34567" in data or b"seconds" in data for data in files_of(written).values())
+
+
+def test_same_findings_same_bytes(written, tmp_path):
+    write_paper(tmp_path, findings())
+    assert files_of(tmp_path) == files_of(written)
+
+
+def test_the_papers_numbers_stand_beside_ours(written):
+    table = (written / "tables/table-2.md").read_text()
+    assert re.search(
+        r"\| world-things \| Caltech101 \| DeAR \| .* \| 99.00 \| .* \| 95.80 \| .* \| 96.95 \[97.37\] \|", table
+    )
+    assert re.search(
+        r"\| average \| average of its eleven \| DeAR \| .* \| 85.94 \| .* \| 79.73 \| .* \| 82.72 \|", table
+    )
+    assert "All-Generalization | " in (written / "tables/table-5.md").read_text()
+    assert "74.73 ± 0.23" in (written / "tables/supplement-table-6-left.md").read_text()
+
+
+def test_numbers_as_json(written):
+    content = json.loads((written / "results.json").read_text())
+    assert content["format"] == "dear-paper"
+    assert len(content["cells"]) == 183
+    row = content["parts"][0]["tables"][0]["rows"][1]
+    assert row[:3] == ["world-textures", "DTD", "DeAR"]
+    assert row[3].keys() == {"mean", "std", "seeds"}
+
+
+def test_a_half_done_paper_says_so(tmp_path):
+    write_paper(tmp_path, findings(0.2, retrieval=None, ablation=None))
+    page = (tmp_path / "report.html").read_text()
+    assert "This report is not complete: 36 of 183 cells are done." in page
+    assert "Not measured yet." in page
+    assert "0 of 42 cells are done" in (tmp_path / "tables/figure-4.md").read_text()
+    table = (tmp_path / "tables/table-5.md").read_text()
+    assert "| All-Mixed | — | 85.31 |" in table
+    assert "not all of it has been computed here" in table
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.1, 0.5, 0.77, 0.99])
+def test_any_part_of_a_paper_makes_a_report(share):
+    assert len(make_parts(findings(share))) == 14
+
+
+def test_what_is_missing_is_told(tmp_path):
+    write_paper(tmp_path, findings(present=["world-things"], missing={"world-broad": "Draw <it>."}))
+    page = (tmp_path / "report.html").read_text()
+    assert "Data sets that are not there" in page
+    assert "Draw &lt;it&gt;." in page
+    assert "Not run: world-broad is not there." in (tmp_path / "tables/table-3.md").read_text()
+    assert "Left out, because they are not there: world-textures" in (tmp_path / "tables/table-2.md").read_text()
+
+
+def test_verdicts_are_computed():
+    papers = {"a": 3.0, "b": 2.0, "c": 1.0}
+    same = {"a": Stat(30, 0.1, 3), "b": Stat(20, 0.1, 3), "c": Stat(10, 0.1, 3)}
+    assert verdict("HM", same, papers) == (
+        "HM: the paper has a (3.00) > b (2.00) > c (1.00); here it is a (30.00) > b (20.00) > c (10.00). "
+        "The paper's order appears here: yes."
+    )
+    swapped = verdict("HM", {**same, "b": Stat(30.05, 0.1, 3)}, papers)
+    assert swapped.endswith("The paper's order appears here: no. Within the spread over seeds: a and b.")
+    tie = verdict("HM", {**same, "b": Stat(30, None, 1)}, papers)
+    assert "appears here: no." in tie
+    assert "not all of it" in verdict("HM", {**same, "b": None}, papers)
+    assert verdict("HM", same, {"a": 3.0, "b": None}) == ""
+
+
+def test_which_numbers_of_the_paper():
+    assert stands_for("world-places") == ("eurosat", "sun397")
+    assert stands_for("dtd") == ("dtd",)
+    assert paper_titles("world-broad") == "ImageNet"
+    row = published_row("base-to-novel", "dear")
+    assert paper_text(row, ["eurosat", "sun397"], "base") == "90.41"
+    assert paper_text(row, ["oxford_pets"], "hm") == "96.81 [97.42]"
+    assert average_text("base-to-novel", row, ["world-things"], "hm") == "82.72"
+    assert average_text("base-to-novel", row, ["dtd", "eurosat"], "base") == "90.45*"
+    assert paper_text(published_row("cross-dataset", "zero_shot"), ["dtd"], "accuracy") == ""
+
+
+def test_precision_of_searches():
+    features = torch.eye(2).repeat(3, 1)  # 0, 2, 4 alike, and 1, 3, 5
+    assert precision_at(features, torch.tensor([0, 1] * 3), 2) == 100
+    assert precision_at(features, torch.tensor([0, 0, 1, 1, 2, 2]), 2) == 0
+    assert precision_at(features, torch.zeros(6, dtype=torch.long), 50) == 100
+    assert precision_at(features[:1], torch.tensor([0]), 5) == 0
+    assert chance_of(torch.tensor([0, 0, 1, 1])) == pytest.approx(100 / 3)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (61.2, 88.9), (5, 5), (0, 0), (-3, 40), (0.0711, 0.0712)])
+def test_ticks_hold_everything(low, high):
+    ticks = nice_ticks(low, high)
+    assert ticks[0] <= low
+    assert ticks[-1] >= high
+    assert 2 <= len(ticks) <= 8
+    assert ticks == sorted(set(ticks))
