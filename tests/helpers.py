@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -91,3 +92,8 @@ def make_photos(root: Path, classes: Sequence[str], images: int) -> Path:
             pixels[..., label % 3] += 120
             Image.fromarray(pixels).save(root / name / f"{i}.png")
     return root
+
+
+def heed_interrupts() -> None:
+    """For a child process: Ctrl-C works even where the parent was started with interrupts ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -16,7 +16,7 @@ from dear.backbone import load
 from dear.cli import app, main
 from dear.cli.bench import _default_data
 from dear.protocols import grid as grid_module
-from helpers import TINY_CONFIGS, make_photos
+from helpers import TINY_CONFIGS, heed_interrupts, make_photos
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -135,7 +135,7 @@ def test_control_c_ends_all_jobs(place, tmp_path):
     words = bench(place, "few-shot", tmp_path / "grid", "--seeds", "1,2", "--jobs", 2, "--methods", "dear")
     words[words.index("--epochs") + 1] = 100_000
     code = [sys.executable, "-c", "from dear.cli import main; main()", *map(str, words)]
-    with subprocess.Popen(code, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(code, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts) as process:
         while process.poll() is None and not list((tmp_path / "grid").glob("runs/*/checkpoint.safetensors")):
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)

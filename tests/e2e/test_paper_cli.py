@@ -9,7 +9,7 @@ import time
 import pytest
 
 from dear.cli import main
-from helpers import varied_roles
+from helpers import heed_interrupts, varied_roles
 from papers import tiny_imagenet
 
 
@@ -80,7 +80,7 @@ def test_control_c_leaves_what_can_be_resumed_and_no_traceback(tiny_folders, tin
     words += ["--clip", f"local-dir:{tiny_folders['shallow']}", "--pretrained", "random", "--workers", 1]
     words += ["--roles", tmp_path / "roles.json"]
     command = [sys.executable, "-c", "from dear.cli import main; main()", *map(str, words)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts) as process:
         while process.poll() is None and not list(out.glob("grids/base-to-novel/runs/dear-*/checkpoint.safetensors")):
             time.sleep(0.2)
         process.send_signal(signal.SIGINT)
