@@ -100,7 +100,7 @@ def test_shapes(model, images):
     assert {
         name: tuple(getattr(out, name).shape)
         for name in out.__dataclass_fields__
-        if name not in ("classes", "image_prefix")
+        if name not in ("classes", "image_prefix", "plain_features")
     } == {
         "logits": (3, 3),
         "cls_logits": (3, 3),
