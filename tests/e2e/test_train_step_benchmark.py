@@ -29,7 +29,7 @@ def test_benchmark_on_a_tiny_clip(tiny_folders, tmp_path, monkeypatch, capsys):
     for steps in found["steps"]:
         errors = steps["errors"]
         assert max(errors["live against plain"].values()) <= 1e-4
-        assert set(errors["cached against ours from the same rounded prefix"].values()) == {0.0}
+        assert set(errors["cached against ours from the same rounded view"].values()) == {0.0}
         assert max(errors["cached against live (fp16's share)"].values()) <= 1e-2
         assert set(steps["plain_over_ours"]) == {"live", "cached"}
         assert 0 < steps["median_seconds"]["plain_frozen_text"] < steps["median_seconds"]["plain"]

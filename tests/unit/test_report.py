@@ -33,13 +33,13 @@ def test_everything_is_on_the_page(clip, roles, small_world, half):
     titles = re.findall(r"<h2>(.*?)</h2>", html)
     assert titles == [
         "Scores",
-        "Setting",
         "Fusion weights",
         "Training",
-        "Confusion",
         "Examples",
+        "Confusion",
         "Roles of the adapted layers",
         "Nearest images by each feature",
+        "Setting",
     ]
     assert not re.search(r'(src|href)="(?!data:|#)', html)
     rows = score_rows(halves, "dear")

@@ -52,13 +52,13 @@ def run_report(
     model.set_classes(tested.class_names, dataset.template)
     parts = [
         _scores(halves, model.name),
-        _setting(description),
         _fusion(model),
         _training(model, metrics),
-        _confusion(tested),
         _examples(dataset, tested),
+        _confusion(tested),
         section("Roles of the adapted layers", role_grid_html(model.roles)) if hasattr(model, "roles") else "",
         _retrieval(model, dataset, tested.items, workers),
+        _setting(description),
     ]
     subtitle = f"{model.name} on {model.clip.name}, {description['shots']} shots a class, seed {description['seed']}"
     return page(f"{dataset.name}, adapted", "".join(parts), subtitle=subtitle)
