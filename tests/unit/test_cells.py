@@ -82,7 +82,7 @@ def test_what_is_said_twice_is_done_once():
             {"choices": {"betta": [1]}},
             "None of the methods zero_shot, dear has a setting 'betta'. Did you mean 'beta'?",
         ),
-        ({"choices": {"xyz": [1]}}, "has a setting 'xyz'. Known: alpha_cls, beta,"),
+        ({"choices": {"xyz": [1]}}, "has a setting 'xyz'. Known: alpha_cls, attributes, beta,"),
         ({"methods": ["zero_shot"], "choices": {"beta": [1]}}, "'beta'. They have no settings at all."),
     ],
 )

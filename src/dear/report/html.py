@@ -83,15 +83,15 @@ def curves(title: str, lines: Mapping[str, Sequence[float]], *, width: int = 480
     for (name, line), ink in zip(lines.items(), INK * 9, strict=False):
         steps = max(1, len(line) - 1)
         points = " ".join(
-            f"{40 + (width - 50) * i / steps:.1f},{height - 24 - (height - 40) * (value - low) / span:.1f}"
+            f"{52 + (width - 62) * i / steps:.1f},{height - 24 - (height - 40) * (value - low) / span:.1f}"
             for i, value in enumerate(line)
         )
         drawn.append(f'<polyline fill="none" stroke="{ink}" stroke-width="1.5" points="{points}"/>')
         legend.append(f'<li><span class="dot" style="background:{ink}"></span>{escape(name)} {line[-1]:.3g}</li>')
     axes = (
-        f'<line x1="40" y1="{height - 24}" x2="{width - 10}" y2="{height - 24}" stroke="#b9bfc6"/>'
-        f'<text x="36" y="20" text-anchor="end">{high:.3g}</text>'
-        f'<text x="36" y="{height - 24}" text-anchor="end">{low:.3g}</text>'
+        f'<line x1="52" y1="{height - 24}" x2="{width - 10}" y2="{height - 24}" stroke="#b9bfc6"/>'
+        f'<text x="48" y="20" text-anchor="end">{high:.3g}</text>'
+        f'<text x="48" y="{height - 24}" text-anchor="end">{low:.3g}</text>'
         f'<text x="{width - 10}" y="{height - 8}" text-anchor="end">{max(map(len, lines.values()))} steps</text>'
     )
     return (
@@ -119,7 +119,7 @@ td:first-child,th:first-child{text-align:left}
 .strip figure{margin:0;width:112px}
 .strip img{width:112px;height:112px;object-fit:cover;border-radius:6px;background:#dfe3e8}
 .strip figcaption{font-size:12px;line-height:1.3;color:#5b6672;overflow-wrap:anywhere}
-.row{display:flex;flex-wrap:wrap;gap:24px}
+.row{display:grid;grid-template-columns:repeat(auto-fill,minmax(280px,1fr));gap:16px}
 .curves{margin:0;flex:1 1 320px;background:#fff;border:1px solid #dfe3e8;border-radius:8px;padding:8px}
 .curves svg{width:100%;height:auto}
 .curves text{font-size:11px;fill:#5b6672}
