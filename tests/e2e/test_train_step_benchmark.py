@@ -37,7 +37,7 @@ def test_benchmark_on_a_tiny_clip(tiny_folders, tmp_path, monkeypatch, capsys):
     assert found["memory"]["megabytes"]["plain"] > 0
     assert found["evaluation"]["images_per_second"]["ours"] > 0
     rows = [line for line in printed.splitlines() if line.startswith("|")]
-    assert len(rows) == 2 + 2 * 3 + 2
+    assert len(rows) == 2 + 2 * 2 + 2
     assert any(line.startswith("| step, 24 classes, live |") and "≥ 1.6" in line for line in rows)
 
 
