@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from dear.data.images import ImageList, folder_images, image_batches, open_image
+from dear.data.images import SUFFIXES, ImageList, folder_images, image_batches, open_image
 from dear.errors import ConfigError, DataError, did_you_mean
 from dear.files import prepare_folder, sha256, write_atomic
 from dear.methods.base import Method
@@ -27,6 +27,7 @@ FORMAT, FORMAT_VERSION = "dear-index", 1
 INDEX, FEATURES = "index.json", "features.safetensors"
 CLS = "cls"
 BLOCK = 65536  # images compared at once
+KEEP_EVERY = 4096  # newly encoded images after which an index is written, so that a stop loses little
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def update_index(
 ) -> tuple[Index, int]:
     """Index a folder's images; only new and changed files are encoded. Returns the index and how many were encoded.
 
-    Images that cannot be read are left out and named in `Index.problems`.
+    Images that cannot be read are left out and named in `Index.problems`. Stopped and done again, it goes on.
     """
     root, listed, mark = Path(folder), folder_images(folder), model_hash(model)
     stamps = [_stamp(root, name) for name in listed.names]
@@ -109,24 +110,32 @@ def update_index(
         rows = {i: old.features_NGE[known[stamp]] for i, stamp in enumerate(stamps) if stamp in known}
     wanted = ImageList(tuple(listed.names[i] for i in new), lambda place: listed.open(new[place]))
     problems: list[str] = []
+
+    def so_far() -> Index:
+        kept = sorted(rows)
+        return Index(
+            folder=root.resolve(),
+            kinds=feature_kinds(model),
+            model_sha256=mark,
+            images=tuple(stamps[i] for i in kept),
+            features_NGE=torch.stack([rows[i] for i in kept]),
+            problems=tuple(problems),
+        )
+
+    kept_at = 0
     for part in image_batches(wanted, model.clip.preprocess_eval, size=batch, workers=workers):
         problems += part.problems
         if part.images is not None:
             encoded = encode(model, part.images)
             rows |= {new[place]: row for place, row in zip(part.indices, encoded, strict=True)}
+        if part.stop - kept_at >= KEEP_EVERY and rows:
+            _write(so_far(), out)
+            kept_at = part.stop
         if progress:
             progress(part.stop)
-    kept = sorted(rows)
-    if not kept:
+    if not rows:
         raise DataError(f"None of the images in {root} can be read; the first: {problems[0]}")
-    index = Index(
-        folder=root.resolve(),
-        kinds=feature_kinds(model),
-        model_sha256=mark,
-        images=tuple(stamps[i] for i in kept),
-        features_NGE=torch.stack([rows[i] for i in kept]),
-        problems=tuple(problems),
-    )
+    index = so_far()
     _write(index, out)
     return index, len(new) - len(problems)
 
@@ -182,8 +191,8 @@ def search(model: Method, index: Index, query: str | Path, *, attribute: str = C
     if _is_file(path):
         image = model.clip.preprocess_eval(open_image(path))[None]
         vector = encode(model, image)[0, index.kinds.index(attribute)]
-    elif path.suffix:
-        raise ConfigError(f"There is no image {query}; a text to search for has no file ending.")
+    elif path.suffix.lower() in SUFFIXES:
+        raise ConfigError(f"There is no image {query}: check the path, or search for a text without a file ending.")
     else:
         vector = model.clip.encode_text([str(query)])[0].cpu()
     return [Hit(index.folder / index.images[row].path, score) for row, score in nearest(vector, features, count)]

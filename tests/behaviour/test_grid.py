@@ -78,6 +78,15 @@ def test_a_grid_writes_cells_runs_and_tables(photos, setting):
     assert not list((out / RUNS).rglob("checkpoint*"))
 
 
+def test_no_views_are_stored_where_nothing_is_trained(photos, setting, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("views were computed")
+
+    monkeypatch.setattr("dear.engine.run.cached_views", refuse)
+    (plain,) = run_grid(cells(photos, methods=["zero_shot"]), setting(cached_views=2))
+    assert plain.steps == 0
+
+
 def test_what_is_done_is_not_done_again(photos, setting, trainings):
     first = run_grid(cells(photos), setting())
     assert len(trainings) == 2

@@ -10,10 +10,8 @@ import time
 from functools import cache
 
 import pytest
-import typer.main
 
 from dear.backbone import load
-from dear.cli import app, main
 from dear.cli.bench import _default_data
 from dear.protocols import grid as grid_module
 from helpers import TINY_CONFIGS, heed_interrupts, make_photos
@@ -36,18 +34,6 @@ def place(tmp_path_factory):
     make_photos(root / "photos", ["ant", "bee", "cow", "dog"], 3)
     make_photos(root / "other", ["x", "y"], 3)
     return root
-
-
-@pytest.fixture
-def dear_(monkeypatch, capsys):
-    def dear_(*words):
-        monkeypatch.setattr(sys, "argv", ["dear", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
-
-    return dear_
 
 
 def bench(place, protocol, out, *more):
@@ -169,33 +155,6 @@ def test_bad_input_is_one_sentence(dear_, place, tmp_path, name):
     assert stderr.count("\n") == 1
     assert sentence.replace("ROOT", str(tmp_path)) in stderr
     assert not (tmp_path / "out").exists()
-
-
-def commands(command, path=()):
-    if children := getattr(command, "commands", None):
-        for name, child in children.items():
-            yield from commands(child, (*path, name))
-    yield path, command
-
-
-COMMANDS = dict(commands(typer.main.get_command(app)))
-
-
-def test_all_verbs_are_there():
-    names = {" ".join(path) for path in COMMANDS}
-    assert {"train", "eval", "predict", "check data", "ls datasets", "ls methods"} <= names
-    assert {f"bench {name}" for name in ("base-to-novel", "few-shot", "cross-dataset", "domain")} <= names
-
-
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_help_names_every_option_and_says_what_it_is_for(dear_, monkeypatch, path):
-    monkeypatch.setenv("COLUMNS", "200")
-    code, stdout, stderr = dear_(*path, "--help")
-    assert (code, stderr) == (0, "")
-    for parameter in COMMANDS[path].params:
-        assert parameter.help, f"{path}: {parameter.name}"
-        for name in parameter.opts if parameter.param_type_name == "option" else ():
-            assert name in stdout
 
 
 def test_real_photographs(dear_, place, shared_data, tmp_path):

@@ -8,21 +8,8 @@ import time
 
 import pytest
 
-from dear.cli import main
 from helpers import heed_interrupts, varied_roles
 from papers import tiny_imagenet
-
-
-@pytest.fixture
-def dear_(monkeypatch, capsys):
-    def dear_(*words):
-        monkeypatch.setattr(sys, "argv", ["dear", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
-
-    return dear_
 
 
 def test_the_plan_of_the_mini_paper(dear_, tmp_path):

@@ -1,14 +1,13 @@
 """`dear roles` from end to end on a tiny CLIP, and every bad input as one sentence."""
 
 import json
-import sys
+from functools import partial
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import dear
-from dear.cli import main
 from dear.roles.corpus import photograph_phrases
 from dear.roles.rolemap import RoleMap
 from dear.roles.store import FILES
@@ -35,15 +34,8 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, place):
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["dear", "roles", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
-
-    return run
+def run(dear_):
+    return partial(dear_, "roles")
 
 
 def discover(place, out, **changes):

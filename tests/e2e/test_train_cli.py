@@ -36,18 +36,6 @@ def place(tmp_path_factory):
     return root
 
 
-@pytest.fixture
-def dear_(monkeypatch, capsys):
-    def dear_(*words):
-        monkeypatch.setattr(sys, "argv", ["dear", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
-
-    return dear_
-
-
 def train(place, data, out, *more):
     words = ["--clip", f"local-dir:{place / 'clip'}", "--pretrained", "random", "--set", "mask=all_mixed"]
     words += ["--epochs", 2, "--batch", 4, "--shots", 2, "--workers", 1]

@@ -52,6 +52,24 @@ def test_only_new_and_changed_files_are_encoded(model, photos, tmp_path):
     assert torch.allclose(read_index(tmp_path / "index").features_NGE, fresh.features_NGE, atol=2e-3)
 
 
+def test_a_stopped_index_goes_on(model, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("dear.retrieval.KEEP_EVERY", 2)
+
+    def stop(done):
+        if done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        update_index(model, photos, tmp_path / "index", batch=2, progress=stop)
+    index, encoded = update_index(model, photos, tmp_path / "index", batch=2)
+    assert (len(index.images), encoded) == (6, 2)
+
+
+def test_a_text_may_have_a_full_stop(model, photos, tmp_path):
+    index, _ = update_index(model, photos, tmp_path / "index")
+    assert len(search(model, index, "a photo of Mr. Cat.", count=2)) == 2
+
+
 def test_an_image_finds_itself_by_every_feature(model, photos, tmp_path):
     index, _ = update_index(model, photos, tmp_path / "index")
     for kind in index.kinds:

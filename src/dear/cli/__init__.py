@@ -21,8 +21,16 @@ class _Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            sys.stderr.write("\ndear: stopped; what was done so far is kept, go on with --resume.\n")
+            go_on = "go on with --resume" if _can_resume(self, sys.argv[1:]) else "give the same command again"
+            sys.stderr.write(f"\ndear: stopped; what was done so far is kept, {go_on}.\n")
             raise typer.Exit(130) from None
+
+
+def _can_resume(command: Any, words: list[str]) -> bool:
+    """Whether the command that words begin with has --resume."""
+    for word in words:
+        command = getattr(command, "commands", {}).get(word, command)
+    return any("--resume" in parameter.opts for parameter in command.params)
 
 
 app = typer.Typer(
@@ -67,7 +75,7 @@ def main() -> None:
     for chatter in ("Image size .* exceeds limit", "Corrupt EXIF data", "Truncated File Read"):
         warnings.filterwarnings("ignore", message=chatter)  # Pillow's; what matters of it is told by name
     try:
-        app()
+        app(prog_name="dear")
     except DearError as error:
         sys.stderr.write(f"dear: {error}\n")
         sys.exit(2)

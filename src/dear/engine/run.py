@@ -115,7 +115,7 @@ def run_job(
     ranks.wait()
     checkpoint = folder / CHECKPOINT if folder else None
     resuming = resume and checkpoint is not None and checkpoint.is_file()
-    if job.cached_views and cache is not None:
+    if job.cached_views and cache is not None and model.trainable():
         read = cached_views(
             model,
             job.dataset,

@@ -110,6 +110,7 @@ h1{font-size:24px;margin:0;overflow-wrap:anywhere}
 h2{font-size:18px;margin:32px 0 8px}
 .quiet{color:#5b6672;margin:4px 0 12px;overflow-wrap:anywhere}
 .scroll{overflow-x:auto}
+.scroll+.scroll{margin-top:12px}
 table{border-collapse:collapse;background:#fff}
 td,th{border:1px solid #dfe3e8;padding:4px 10px;text-align:right;font-variant-numeric:tabular-nums}
 td:first-child,th:first-child{text-align:left}

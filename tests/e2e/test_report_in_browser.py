@@ -1,0 +1,86 @@
+"""The report as a browser draws it, at desktop and phone width, beside coarse pictures of how it should look.
+
+After a change on purpose: look at the page, then `pytest tests/e2e/test_report_in_browser.py --snapshot-update`.
+"""
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+from syrupy.extensions.image import PNGImageSnapshotExtension
+
+from dear.data.catalog import open_dataset
+from dear.data.splits import few_shot
+from dear.engine.fit import make_job
+from dear.engine.run import describe
+from dear.report.run_report import evaluate_halves, run_report
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+WIDTHS = {"desktop": 1280, "phone": 390}
+COARSE = 48  # pixels across: layout and colours, but not fonts
+TOLERANCE = 10  # of 255, on average
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium")
+
+
+class CoarsePicture(PNGImageSnapshotExtension):
+    """Pictures are the same if they are nearly the same."""
+
+    def matches(self, *, serialized_data, snapshot_data):
+        from io import BytesIO
+
+        drawn, kept = (np.asarray(Image.open(BytesIO(one)), dtype=float) for one in (serialized_data, snapshot_data))
+        rows = min(len(drawn), len(kept))
+        return abs(len(drawn) - len(kept)) <= 0.05 * len(kept) and np.abs(drawn[:rows] - kept[:rows]).mean() < TOLERANCE
+
+
+@pytest.fixture(scope="module")
+def page(tiny_clips, tmp_path_factory):
+    """A report with every section, of a model that has learned nothing, so that its numbers do not matter."""
+    from helpers import varied_roles
+
+    whole = open_dataset("world-textures")
+    data = replace(whole, test=tuple(item for item in whole.test if int(item.id.rsplit("/", 1)[1]) < 2))
+    clip = tiny_clips["plain"]
+    job = make_job(data, shots=1, seed=1, half="base", choices={"roles": varied_roles(clip)})
+    model = job.build(clip)
+    halves = evaluate_halves(model, data, describe(job, model), few_shot(data.train, 1, 1))
+    metrics = [{"step": i, "total": 2.0 / i, "ce": 1.0 / i, "alpha_0": 0.7, "alpha_1": 0.1} for i in range(1, 40)]
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(run_report(model, data, describe(job, model), metrics, halves))
+    return path
+
+
+FRAME = """<!doctype html><title>-</title><body style="margin:0">
+<script>addEventListener("message", said => {{ document.title = said.data }})</script>
+<iframe src="probe.html" style="border:0;display:block;width:{width}px;height:{height}px"></iframe>"""
+TOLD = 'parent.postMessage(["scrollWidth", "scrollHeight"].map(n => document.documentElement[n]).join("x"), "*")'
+
+
+def browse(page, width, height, *how):
+    """Open a page in a frame of this size: a headless window itself cannot be as narrow as a phone."""
+    page.with_name("probe.html").write_text(page.read_text().replace("</body>", f"<script>{TOLD}</script></body>"))
+    frame = page.with_name("frame.html")
+    frame.write_text(FRAME.format(width=width, height=height))
+    words = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1"]
+    words += [f"--user-data-dir={page.parent / 'profile'}", "--virtual-time-budget=5000"]
+    words += [f"--window-size={max(width, 500)},{height}", *how, frame.as_uri()]
+    return subprocess.run([BROWSER, *words], capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+@pytest.mark.parametrize("screen", WIDTHS)
+def test_the_page_looks_as_it_should(page, snapshot, screen):
+    width = WIDTHS[screen]
+    found = re.search(r"<title>(\d+)x(\d+)</title>", browse(page, width, 900, "--dump-dom"))
+    across, down = int(found[1]), int(found[2])
+    assert across <= width, "the page has to be scrolled sideways"
+    shot = page.with_name(f"{screen}.png")
+    browse(page, width, down, f"--screenshot={shot}")
+    picture = Image.open(shot).convert("RGB").crop((0, 0, width, down))
+    small = picture.resize((COARSE, round(picture.height * COARSE / picture.width)), Image.Resampling.BOX)
+    small.save(page.with_name("small.png"))
+    assert page.with_name("small.png").read_bytes() == snapshot(extension_class=CoarsePicture)
