@@ -28,6 +28,11 @@ def named(labels, phrases):
     return max(found, key=found.__getitem__)
 
 
+def test_loading_the_sentence_model_is_quiet(encode, capfd):
+    load_encoder()
+    assert "Loading" not in capfd.readouterr().err
+
+
 def test_agreement_with_table_2(encode):
     concepts = find_concepts(PHRASES, encode)
     embeddings = encode(PHRASES)

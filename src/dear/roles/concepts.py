@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -78,7 +79,8 @@ def load_encoder(name: str = DEFAULT_SENTENCE_MODEL) -> Encoder:
     except ImportError:
         raise MissingExtraError(INSTALL) from None
     try:
-        model = SentenceTransformer(_packaged(name) or name, device="cpu")
+        with _no_bars():
+            model = SentenceTransformer(_packaged(name) or name, device="cpu")
     except (OSError, ValueError, RuntimeError) as error:
         raise RolesError(
             f"The sentence model {name!r} cannot be loaded: give the path of its folder, or install "
@@ -92,6 +94,22 @@ def load_encoder(name: str = DEFAULT_SENTENCE_MODEL) -> Encoder:
         return np.asarray(vectors, dtype=np.float32)
 
     return encode
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """The progress bar of a load that takes a second says nothing."""
+    from transformers.utils import logging as _logging
+
+    logging: Any = _logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def find_concepts(
