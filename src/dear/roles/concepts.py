@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -99,10 +100,7 @@ def load_encoder(name: str = DEFAULT_SENTENCE_MODEL) -> Encoder:
 @contextmanager
 def _no_bars() -> Iterator[None]:
     """The progress bar of a load that takes a second says nothing."""
-    from transformers.utils import logging as _logging
-
-    logging: Any = _logging
-
+    logging: Any = import_module("transformers.utils.logging")
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
