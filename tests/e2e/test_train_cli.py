@@ -110,6 +110,16 @@ def test_control_c_is_one_line_and_resumes(dear_, place, made, tmp_path, monkeyp
     assert adapters[0] == adapters[1]
 
 
+def test_control_c_names_resume_only_where_there_is_one(dear_, place, made, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dear.predict.try_predict", stop)
+    code, _, stderr = dear_("predict", made, place / "photos" / "ant" / "0.png")
+    assert code == 130
+    assert stderr.strip() == "dear: stopped; what was done so far is kept, give the same command again."
+
+
 def test_a_full_disk_is_one_line(dear_, place, tmp_path, monkeypatch):
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
