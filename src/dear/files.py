@@ -37,20 +37,24 @@ def as_folder(path: str | Path) -> Path:
     return Path(path)
 
 
+def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
+    """Refuse an output folder that already holds something, unless one says what to do with it."""
+    if resume and overwrite:
+        raise ConfigError("--resume goes on and --overwrite starts again: choose one of them.")
+    if folder.exists() and not folder.is_dir():
+        raise OverwriteError(f"{folder} is a file: give a folder.")
+    if folder.is_dir() and any(folder.iterdir()) and not resume and not overwrite:
+        raise OverwriteError(f"{folder} is not empty: add --resume to go on, or --overwrite to start again.")
+
+
 def prepare_folder(folder: Path, ours: Iterable[str], *, resume: bool, overwrite: bool) -> None:
     """Make an output folder; one that already holds something is refused unless one says what to do with it.
 
     Overwriting removes `ours`, the files that are written there, and never anything else.
     """
-    if resume and overwrite:
-        raise ConfigError("--resume goes on and --overwrite starts again: choose one of them.")
-    if folder.exists() and not folder.is_dir():
-        raise OverwriteError(f"{folder} is a file: give a folder.")
-    if folder.is_dir() and any(folder.iterdir()):
-        if not resume and not overwrite:
-            raise OverwriteError(f"{folder} is not empty: add --resume to go on, or --overwrite to start again.")
-        for name in ours if overwrite else ():
-            (folder / name).unlink(missing_ok=True)
+    check_folder(folder, resume=resume, overwrite=overwrite)
+    for name in ours if overwrite else ():
+        (folder / name).unlink(missing_ok=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,12 +16,12 @@ from dear.backbone.load import load_clip
 from dear.data.catalog import declarations, open_dataset
 from dear.data.world.catalog import DATASETS
 from dear.engine.train import TrainSettings
-from dear.errors import ConfigError, DataError, DearError, RoleMapError
-from dear.files import write_atomic
+from dear.errors import ConfigError, DataError, DearError, OverwriteError, RoleMapError
+from dear.files import check_folder, prepare_folder, write_atomic
 from dear.methods.dear.model import LAST_LAYERS
 from dear.methods.dear.roles import roles_for
 from dear.protocols.cells import Cell
-from dear.protocols.grid import CELLS, RUNS, Setting, run_grid
+from dear.protocols.grid import CELLS, RUNS, Setting, done_before, run_grid
 from dear.protocols.paper import (
     FEW_SHOTS,
     FULL,
@@ -37,7 +38,7 @@ from dear.protocols.paper import (
 from dear.protocols.results import CellResult, Protocol
 from dear.protocols.tables import to_csv, to_markdown
 from dear.report.paper_measures import Gallery, dataset_gallery, kept_ablation, kept_retrieval, world_gallery
-from dear.report.paper_report import PAGE, Findings, Kind, write_paper
+from dear.report.paper_report import FIGURES, PAGE, RESULTS, TABLES, Findings, Kind, write_paper
 from dear.roles.rolemap import RoleMap, shipped_maps
 
 GRIDS, MEASURES = "grids", "measures"
@@ -93,7 +94,7 @@ class Order:
         clip = " ".join(filter(None, (self.clip.rpartition("/")[2], self.pretrained)))
         seeds = ", ".join(map(str, self.seeds))
         return (
-            f"Backbone {clip}; seed{'s' if len(self.seeds) > 1 else ''} {seeds}, few-shot curves from the first; "
+            f"Backbone {clip}; seed{'s' if len(self.seeds) > 1 else ''} {seeds}; "
             f"{SHOTS} shots unless said otherwise, {self.epochs} epochs, {views}."
         )
 
@@ -130,15 +131,15 @@ class Survey:
     cost: Cost
 
 
-def survey(order: Order, weights_sha256: str | None = None) -> Survey:
-    """Look, and compute nothing; cells of other weights than the given ones do not count as done."""
+def survey(order: Order, find: Callable[[Order, Cell], CellResult | None] | None = None) -> Survey:
+    """Look, and compute nothing; `find` says what a cell found before, by default as its file alone tells."""
     missing = missing_sets(order.sets, order.root)
     roles = _expected_roles(order)
     scale = Scale(order.seeds, order.few_shots, order.roles, roles is None or _has_entropies(roles))
     there = [name for name in order.sets.all if name not in missing]
     experiments = plan_paper(order.sets, scale, there)
     cells = [cell for found in cells_by_protocol(experiments).values() for cell in found]
-    found = {identity(cell): _result(order, cell, weights_sha256) for cell in cells}
+    found = {identity(cell): (find or _on_file)(order, cell) for cell in cells}
     done = {key: result for key, result in found.items() if result is not None}
     return Survey(experiments, missing, done, estimate(order, cells, done.values()))
 
@@ -191,11 +192,17 @@ def describe_plan(order: Order, looked: Survey) -> str:
     return "\n".join([*lines, looked.cost.sentence()])
 
 
-def run_paper(order: Order, say: Say = lambda remark: None) -> Path:
-    """Run everything that is not done, and write the report; returns the page's path."""
+def run_paper(order: Order, say: Say = lambda remark: None, *, resume: bool = True, overwrite: bool = False) -> Path:
+    """Run everything that is not done, and write the report; returns the page's path.
+
+    Whatever can be refused is refused before anything is written or, with `overwrite`, removed.
+    """
+    check_folder(order.out, resume=resume, overwrite=overwrite)
     clip = load_clip(order.clip, order.pretrained, order.device)
     roles = _roles(order, clip)
-    looked = survey(order, clip.weights_sha256)
+    missing_sets(order.sets, order.root)
+    _prepare(order.out, resume=resume, overwrite=overwrite)
+    looked = survey(order, lambda order, cell: done_before(cell, order.setting(cell.protocol)))
     for name, how in looked.missing.items():
         say(f"missing {name}: {how}")
     say(looked.cost.sentence())
@@ -216,12 +223,26 @@ def run_paper(order: Order, say: Say = lambda remark: None) -> Path:
     return order.out / PAGE
 
 
+def _prepare(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """As every output folder: not empty is refused; starting again removes a paper's parts, but no cache."""
+    if (
+        overwrite
+        and out.is_dir()
+        and any(out.iterdir())
+        and not any((out / name).exists() for name in (RESULTS, GRIDS))
+    ):
+        raise OverwriteError(f"{out} holds something else than a paper: choose another folder.")
+    prepare_folder(out, (PAGE, RESULTS), resume=resume, overwrite=overwrite)
+    for part in (GRIDS, MEASURES, TABLES, FIGURES) if overwrite else ():
+        shutil.rmtree(out / part, ignore_errors=True)
+
+
 def _run_protocol(
     order: Order, protocol: Protocol, cells: Sequence[Cell], looked: Survey, say: Say
 ) -> list[CellResult]:
-    """What is done is read in this process, which takes no time; the rest runs in several."""
+    """What is done is there already; the rest runs, several at a time."""
     setting = order.setting(protocol)
-    before = [cell for cell in cells if identity(cell) in looked.done]
+    before = [looked.done[identity(cell)] for cell in cells if identity(cell) in looked.done]
     rest = [cell for cell in cells if identity(cell) not in looked.done]
 
     def tell(done: int, result: CellResult) -> None:
@@ -230,8 +251,10 @@ def _run_protocol(
         say(
             f"[{protocol} {len(before) + done}/{len(cells)}] {name}, seed {result.seed}, {result.shots} shots: {scores}"
         )
+        if result.unreadable or result.skipped:
+            say(f"  unreadable images: {result.unreadable} in tests, counted as wrong; {result.skipped} in training")
 
-    found = run_grid(before, setting, resume=True) if before else []
+    found = list(before)
     found += run_grid(rest, setting, resume=True, jobs=min(order.jobs, len(rest)), on_cell=tell) if rest else []
     by_identity = {identity(result): result for result in found}
     ordered = [by_identity[identity(cell)] for cell in cells]
@@ -266,13 +289,14 @@ def _gallery(order: Order) -> Gallery:
     return dataset_gallery(open_dataset(order.sets.source, order.root), order.images)
 
 
-def _result(order: Order, cell: Cell, weights_sha256: str | None) -> CellResult | None:
+def _on_file(order: Order, cell: Cell) -> CellResult | None:
+    """A cell's result if its file seems to be of the same setting; without loading the backbone one cannot be sure."""
     path = order.setting(cell.protocol).out / CELLS / f"{cell.slug}.json"
     try:
         found = CellResult.from_json(path.read_text(encoding="utf-8"), where=str(path))
     except (OSError, UnicodeDecodeError, DearError):
         return None
-    same = weights_sha256 is None or found.backbone.weights_sha256 == weights_sha256
+    same = (found.epochs, found.cached_views) == (order.epochs, order.cached_views)
     return found if same and identity(found) == identity(cell) else None
 
 

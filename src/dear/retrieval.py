@@ -24,7 +24,7 @@ from dear.files import prepare_folder, sha256, write_atomic
 from dear.methods.base import Method
 
 FORMAT, FORMAT_VERSION = "dear-index", 1
-INDEX, FEATURES = "index.json", "features.safetensors"
+INDEX, FEATURES = "index.json", "features-{}.safetensors"
 CLS = "cls"
 BLOCK = 65536  # images compared at once
 KEEP_EVERY = 4096  # newly encoded images after which an index is written, so that a stop loses little
@@ -146,11 +146,10 @@ def read_index(out: Path) -> Index:
         content = json.loads((out / INDEX).read_text(encoding="utf-8"))
         if content["format"] != FORMAT or content["format_version"] > FORMAT_VERSION:
             raise ValueError
-        with safe_open(out / FEATURES, framework="pt") as file:
+        with safe_open(out / content["features"], framework="pt") as file:
             features = file.get_tensor("features").float()
-            same = (file.metadata() or {}).get("index") == sha256((out / INDEX).read_bytes())
         images = tuple(IndexedImage(*row) for row in content["images"])
-        if not same or len(images) != len(features):
+        if len(images) != len(features):
             raise ValueError
     except OSError:
         raise DataError(f"{out} holds no index: make one with 'dear retrieve index RUN FOLDER'.") from None
@@ -220,20 +219,26 @@ def _reusable(out: Path, root: Path, mark: str) -> Index | None:
 
 
 def _write(index: Index, out: Path) -> None:
+    """Features under a name of their own, then the index that names them: at any moment one whole index is there."""
+    data = save({"features": index.features_NGE.half().contiguous()})
+    features = FEATURES.format(sha256(data)[:16])
     content: dict[str, Any] = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "folder": str(index.folder),
         "kinds": list(index.kinds),
         "model_sha256": index.model_sha256,
+        "features": features,
         "images": [[image.path, image.bytes, image.mtime_ns] for image in index.images],
     }
     text = (json.dumps(content, ensure_ascii=False) + "\n").encode()
     prepare_folder(out, (), resume=True, overwrite=False)
     try:
-        features = {"features": index.features_NGE.half().contiguous()}
+        write_atomic(out / features, data)
         write_atomic(out / INDEX, text)
-        write_atomic(out / FEATURES, save(features, metadata={"index": sha256(text)}))
+        for old in out.glob(FEATURES.format("*")):
+            if old.name != features:
+                old.unlink()
     except OSError as error:
         raise DataError(f"The index cannot be written to {out} ({error.strerror}): make room and try again.") from None
 

@@ -78,6 +78,27 @@ def test_a_grid_writes_cells_runs_and_tables(photos, setting):
     assert not list((out / RUNS).rglob("checkpoint*"))
 
 
+def test_a_folder_of_runs_is_not_taken_for_a_grid(photos, setting):
+    mine = setting().out / RUNS / "mine" / "adapter_model.safetensors"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with pytest.raises(OverwriteError, match="is not of a grid: choose another folder"):
+        run_grid(cells(photos), setting(), overwrite=True)
+    assert mine.exists()
+
+
+def test_repaired_test_images_are_tested_again(photos, setting, trainings, tmp_path):
+    mine = tmp_path / "mine"
+    for split in ("train", "test"):
+        make_photos(mine / split, CLASSES, 2)
+    bad = mine / "test" / "dog" / "bad.png"
+    bad.write_bytes(b"")
+    (first,) = run_grid(cells(mine, methods=["zero_shot"]), setting())
+    Image.new("RGB", (30, 30), "teal").save(bad)
+    (second,) = run_grid(cells(mine, methods=["zero_shot"]), setting(), resume=True)
+    assert (first.unreadable, second.unreadable) == (1, 0)
+
+
 def test_no_views_are_stored_where_nothing_is_trained(photos, setting, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("views were computed")
@@ -187,7 +208,9 @@ def test_other_protocols(photos, setting, tmp_path, protocol, tests):
 
 
 def test_unreadable_test_images_are_named(setting, tmp_path):
-    mine = make_photos(tmp_path / "mine", CLASSES, 4)
+    mine = tmp_path / "mine"
+    for split in ("train", "test"):
+        make_photos(mine / split, CLASSES, 2)
     data = open_dataset(mine)
     (made,) = cells(mine, methods=["zero_shot"])
     undrawn = grid_module.items_to_test(data, "novel", drawn=grid_module.few_shot(data.train, 2, 1))

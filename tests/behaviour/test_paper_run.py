@@ -1,5 +1,6 @@
 """A full paper on tiny stand-ins: runs what is there, says what is missing, resumes, and is the same twice."""
 
+import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +9,8 @@ import pytest
 
 import dear.protocols.grid as grid
 import dear.report.paper_measures as measures
-from dear.cli.paper import numbers, prepare
-from dear.errors import ConfigError, DearWarning, OverwriteError
+from dear.cli.paper import numbers
+from dear.errors import ConfigError, DearWarning, OverwriteError, RoleMapError
 from dear.paper import GRIDS, Order, describe_plan, run_paper, survey
 from helpers import varied_roles
 from papers import tiny_eurosat, tiny_imagenet
@@ -114,18 +115,45 @@ def test_a_damaged_cell_is_done_again(order, finished):
     assert report_of(order.out) == finished[0]
 
 
-def test_another_backbones_cells_do_not_count(order, finished):
-    assert not survey(order, weights_sha256="0" * 64).done
+def exactly(order):
+    return survey(order, lambda order, cell: grid.done_before(cell, order.setting(cell.protocol)))
+
+
+def test_cells_of_another_setting_do_not_count(order, finished):
+    assert survey(order).cost.done == survey(order).cost.cells == exactly(order).cost.done
+    for changes in ({"epochs": 2}, {"cached_views": 3}):
+        assert not survey(replace(order, **changes)).done
+        assert not [one for one in exactly(replace(order, **changes)).done.values() if one.method == "dear"]
+
+
+def test_cells_of_other_images_do_not_count(order, finished):
+    (image,) = (order.root / "imagenetv2").rglob("0/w0.png")
+    before = image.stat()
+    os.utime(image, ns=(0, 0))
+    grid._tested.cache_clear()
+    left = {one.protocol for one in exactly(order).done.values()}
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    grid._tested.cache_clear()
+    assert left == {"base-to-novel", "few-shot", "cross-dataset"}
 
 
 def test_an_output_folder_is_not_taken_silently(order, finished, tmp_path):
     with pytest.raises(OverwriteError, match="add --resume to go on, or --overwrite"):
-        prepare(order.out, resume=False, overwrite=False)
-    (tmp_path / "report.html").write_text("old")
-    (tmp_path / "mine.txt").write_text("mine")
-    (tmp_path / GRIDS).mkdir()
-    prepare(tmp_path, resume=False, overwrite=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+        run_paper(order, resume=False)
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "mine.png").write_text("mine")
+    with pytest.raises(OverwriteError, match="holds something else than a paper"):
+        run_paper(replace(order, out=tmp_path), resume=False, overwrite=True)
+    assert (tmp_path / "figures" / "mine.png").exists()
+
+
+def test_starting_again_removes_nothing_before_all_is_checked(order, finished):
+    with pytest.raises(RoleMapError):
+        run_paper(replace(order, roles="none.json"), resume=False, overwrite=True)
+    with pytest.raises(ConfigError, match="--root FOLDER"):
+        run_paper(replace(order, root=None), resume=False, overwrite=True)
+    assert report_of(order.out) == finished[0]
+    assert survey(order).cost.done == survey(order).cost.cells
 
 
 def test_lists_of_numbers():

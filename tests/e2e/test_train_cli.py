@@ -182,6 +182,24 @@ def test_eval_beside_plain_is_what_zero_shot_gives(dear_, place, made, tmp_path)
     assert json.loads(dear_("eval", tmp_path / "zero", "--json")[1])["adapted"] == plain
 
 
+def test_a_method_that_trains_nothing_has_a_report(dear_, place, tmp_path):
+    words = [
+        word for word in train(place, place / "photos", tmp_path / "run") if word not in ("--set", "mask=all_mixed")
+    ]
+    assert dear_(*words, "--method", "zero_shot")[0] == 0
+    code, stdout, stderr = dear_("report", tmp_path / "run", "--workers", 1)
+    assert code == 0, stderr
+    assert stdout.endswith(f"report: {tmp_path / 'run' / 'report.html'}\n")
+
+
+def test_quickstart_takes_no_other_run(dear_, made):
+    before = (made / "adapter_model.safetensors").read_bytes()
+    code, _, stderr = dear_("quickstart", "--out", made)
+    assert code == 2
+    assert stderr == f"dear: {made} holds something else: choose another folder with --out.\n"
+    assert (made / "adapter_model.safetensors").read_bytes() == before
+
+
 def test_eval_on_other_data(dear_, made, tmp_path):
     other = make_photos(tmp_path / "other", ["x", "y"], 3)
     (other / "x" / "bad.png").write_bytes(b"")

@@ -62,7 +62,7 @@ def test_cells_are_shared():
 def test_how_much_it_is():
     cells = all_cells(plan_paper(MINI))
     trained = [cell for cell in cells if cell.method == "dear"]
-    assert len(trained) == 21 + 3 + 3 + 42 + 42 + 12 + 9 + 35
+    assert len(trained) == 21 + 3 + 3 + 42 + 42 + 12 + 9 + 105
     assert len(cells) - len(trained) == 7 + 1 + 1 + 7
     assert 15_000 < sum(steps_of(cell, 10) for cell in cells) < 30_000
 

@@ -68,18 +68,18 @@ def test_the_papers_numbers_stand_beside_ours(written):
 def test_numbers_as_json(written):
     content = json.loads((written / "results.json").read_text())
     assert content["format"] == "dear-paper"
-    assert len(content["cells"]) == 183
+    assert len(content["cells"]) == 253
     row = content["parts"][0]["tables"][0]["rows"][1]
     assert row[:3] == ["world-textures", "DTD", "DeAR"]
     assert row[3].keys() == {"mean", "std", "seeds"}
 
 
 def test_a_half_done_paper_says_so(tmp_path):
-    write_paper(tmp_path, findings(0.2, retrieval=None, ablation=None))
+    write_paper(tmp_path, findings(0.15, retrieval=None, ablation=None))
     page = (tmp_path / "report.html").read_text()
-    assert "This report is not complete: 36 of 183 cells are done." in page
+    assert "This report is not complete: 37 of 253 cells are done." in page
     assert "Not measured yet." in page
-    assert "0 of 42 cells are done" in (tmp_path / "tables/figure-4.md").read_text()
+    assert "0 of 112 cells are done" in (tmp_path / "tables/figure-4.md").read_text()
     table = (tmp_path / "tables/table-5.md").read_text()
     assert "| All-Mixed | — | 85.31 |" in table
     assert "not all of it has been computed here" in table
@@ -97,6 +97,16 @@ def test_what_is_missing_is_told(tmp_path):
     assert "Draw &lt;it&gt;." in page
     assert "Not run: world-broad is not there." in (tmp_path / "tables/table-3.md").read_text()
     assert "Left out, because they are not there: world-textures" in (tmp_path / "tables/table-2.md").read_text()
+
+
+def test_a_verdict_invents_no_order():
+    ours = {"A": Stat(74.0, 0.1, 3), "B": Stat(72.0, 0.1, 3)}
+    assert verdict("Base", ours, {"A": 85.94, "B": 85.94}) == (
+        "Base: the paper prints the same number for all, A (85.94) = B (85.94); here it is A (74.00) > B (72.00)."
+    )
+    three = {**ours, "C": Stat(73.0, 0.1, 3)}
+    assert "C (90.00) > A (85.94) = B (85.94); here" in verdict("Base", three, {"A": 85.94, "B": 85.94, "C": 90.0})
+    assert "appears here: no" in verdict("Base", three, {"A": 85.94, "B": 85.94, "C": 90.0})
 
 
 def test_verdicts_are_computed():

@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 from dear.errors import ConfigError, DataError
+from dear.files import write_atomic
 from dear.report.sheet import write_sheet
 from dear.retrieval import Hit, nearest, read_index, search, update_index
 from helpers import move_parameters
@@ -63,6 +64,26 @@ def test_a_stopped_index_goes_on(model, photos, tmp_path, monkeypatch):
         update_index(model, photos, tmp_path / "index", batch=2, progress=stop)
     index, encoded = update_index(model, photos, tmp_path / "index", batch=2)
     assert (len(index.images), encoded) == (6, 2)
+
+
+def test_stopped_between_its_files_an_index_is_still_whole(model, photos, tmp_path, monkeypatch):
+    update_index(model, photos, tmp_path / "index")
+    picture(photos / "new.png", 7)
+    written = []
+
+    def full(path, data):
+        if written:
+            raise OSError(28, "No space left on device")
+        written.append(path)
+        write_atomic(path, data)
+
+    monkeypatch.setattr("dear.retrieval.write_atomic", full)
+    with pytest.raises(DataError, match="make room and try again"):
+        update_index(model, photos, tmp_path / "index")
+    assert len(read_index(tmp_path / "index").images) == 6
+    monkeypatch.undo()
+    assert update_index(model, photos, tmp_path / "index")[1] == 1
+    assert len(list((tmp_path / "index").iterdir())) == 2
 
 
 def test_a_text_may_have_a_full_stop(model, photos, tmp_path):

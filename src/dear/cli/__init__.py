@@ -7,6 +7,7 @@ import warnings
 from typing import Annotated, Any
 
 import typer
+import typer.main
 from typer.core import TyperGroup
 
 from dear import __version__
@@ -21,16 +22,16 @@ class _Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            go_on = "go on with --resume" if _can_resume(self, sys.argv[1:]) else "give the same command again"
-            sys.stderr.write(f"\ndear: stopped; what was done so far is kept, {go_on}.\n")
+            sys.stderr.write(f"\ndear: stopped; what was done so far is kept, {_go_on(self)}.\n")
             raise typer.Exit(130) from None
 
 
-def _can_resume(command: Any, words: list[str]) -> bool:
-    """Whether the command that words begin with has --resume."""
-    for word in words:
+def _go_on(command: Any) -> str:
+    """What to do after a stop: not every command has --resume."""
+    for word in sys.argv[1:]:
         command = getattr(command, "commands", {}).get(word, command)
-    return any("--resume" in parameter.opts for parameter in command.params)
+    can_resume = any("--resume" in parameter.opts for parameter in command.params)
+    return "go on with --resume" if can_resume else "give the same command again"
 
 
 app = typer.Typer(
@@ -83,6 +84,6 @@ def main() -> None:
         where, why = error.filename or "A file", error.strerror or error
         sys.stderr.write(
             f"dear: {where} cannot be read or written ({why}): what was done so far is kept; make room or check the "
-            f"permissions, and go on with --resume.\n"
+            f"permissions, and {_go_on(typer.main.get_command(app))}.\n"
         )
         sys.exit(2)

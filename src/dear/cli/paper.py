@@ -63,23 +63,8 @@ def paper(
     if plan:
         typer.echo(describe_plan(order, survey(order)))
         return
-    prepare(out, resume=resume, overwrite=overwrite)
-    page = run_paper(order, say)
+    page = run_paper(order, say, resume=resume, overwrite=overwrite)
     typer.echo(page)
-
-
-def prepare(out: Path, *, resume: bool, overwrite: bool) -> None:
-    """As every output folder: not empty is refused; starting again removes what this command writes, but no cache."""
-    import shutil
-
-    from dear.files import prepare_folder
-    from dear.paper import GRIDS, MEASURES
-    from dear.report.paper_report import FIGURES, PAGE, RESULTS, TABLES
-
-    prepare_folder(out, (PAGE, RESULTS), resume=resume, overwrite=overwrite)
-    if overwrite:
-        for part in (GRIDS, MEASURES, TABLES, FIGURES):
-            shutil.rmtree(out / part, ignore_errors=True)
 
 
 def numbers(text: str, what: str, *, least: int) -> tuple[int, ...]:

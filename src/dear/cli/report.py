@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dear.data.dataset import Dataset, Item
+    from dear.engine.run import Job
     from dear.methods.base import Method
 
 REPORT = "report.html"
@@ -51,19 +52,30 @@ def quickstart(
     from dear.data.catalog import open_dataset
     from dear.data.splits import few_shot
     from dear.engine.fit import make_job
-    from dear.engine.run import RUN, describe, run_job
+    from dear.engine.run import describe, run_job
     from dear.engine.train import TrainSettings
 
-    if out.exists() and any(out.iterdir()) and not (out / RUN).is_file():
-        raise ConfigError(f"{out} holds something else: choose another folder with --out.")
-    clip = load_clip("world")
     dataset = open_dataset(data)
     job = make_job(dataset, shots=16, seed=1, half="base", train=TrainSettings(epochs=epochs))
+    if out.exists() and any(out.iterdir()) and not _is_quickstart(out, job):
+        raise ConfigError(f"{out} holds something else: choose another folder with --out.")
+    clip = load_clip("world")
     say(f"learning {len(job.class_names)} classes of {dataset.name} from 16 images each …")
     with step_bar() as show:
         model, _ = run_job(job, clip, out, overwrite=True, workers=workers, on_step=show)
     drawn = few_shot(dataset.train, job.shots, job.seed)
     _write_report(out, out / REPORT, model, dataset, describe(job, model), drawn, workers)
+
+
+def _is_quickstart(folder: Path, job: Job) -> bool:
+    """Whether a folder holds a run of this very data, which may be made again."""
+    from dear.engine.run import RUN, read_run
+
+    if not (folder / RUN).is_file():
+        return False
+    made = read_run(folder)["description"]
+    wanted = (job.dataset.name, list(job.class_names), job.shots, job.seed, job.method)
+    return (made["data"], made["classes"], made["shots"], made["seed"], made["method"]) == wanted
 
 
 def _write_report(
@@ -82,7 +94,8 @@ def _write_report(
 
     say("testing …")
     halves = evaluate_halves(model, dataset, description, drawn, workers=workers)
-    metrics = [json.loads(line) for line in (run / METRICS).read_text(encoding="utf-8").splitlines()]
+    log = run / METRICS  # a method that trains nothing writes none
+    metrics = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
     write_result(out, run_report(model, dataset, description, metrics, halves, workers=workers))
     typer.echo(columns([tuple(row) for row in score_rows(halves, model.name)]))
     typer.echo(f"report: {out}")

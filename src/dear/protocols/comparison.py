@@ -30,7 +30,7 @@ def paper_number(summary: Summary, row: Row, data: str | None, column: str, *, o
     `data` is None for the average.
     """
     section, variant = summary.section, row.variant
-    if section.shots != PAPER_SHOTS or section.source not in (None, PAPER_SOURCE):
+    if section.shots != PAPER_SHOTS or section.source not in (None, PAPER_SOURCE) or section.tested_on != "test":
         return None
     if other:
         if section.protocol != "base-to-novel" or variant:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import time
@@ -24,9 +25,9 @@ from dear.data.dataset import Dataset, Item
 from dear.data.splits import few_shot
 from dear.engine.evaluate import evaluate
 from dear.engine.fit import items_to_test, labels_of, make_job
-from dear.engine.run import CHECKPOINT, describe, fingerprint, read_run, run_job, versions
+from dear.engine.run import CHECKPOINT, Job, describe, fingerprint, read_run, run_job, versions
 from dear.engine.train import Metrics, TrainSettings
-from dear.errors import DataError, DearError, TrainingError
+from dear.errors import DataError, DearError, OverwriteError, TrainingError
 from dear.files import prepare_folder, sha256, write_atomic
 from dear.methods.base import Method
 from dear.methods.registry import get_method
@@ -133,7 +134,10 @@ def _begin_process(threads: int) -> None:
 
 
 def _prepare(out: Path, *, resume: bool, overwrite: bool) -> None:
-    prepare_folder(out, ("table.csv", "table.md"), resume=resume, overwrite=overwrite)
+    ours = ("table.csv", "table.md")
+    if overwrite and (out / RUNS).is_dir() and not any((out / name).exists() for name in (*ours, CELLS)):
+        raise OverwriteError(f"{out / RUNS} is not of a grid: choose another folder for the grid.")
+    prepare_folder(out, ours, resume=resume, overwrite=overwrite)
     for part in (CELLS, RUNS):
         if overwrite:
             shutil.rmtree(out / part, ignore_errors=True)
@@ -143,6 +147,7 @@ def _prepare(out: Path, *, resume: bool, overwrite: bool) -> None:
 def _check_data(cells: Sequence[Cell], setting: Setting) -> None:
     """Open all data sets; name every problem at once."""
     _dataset.cache_clear()
+    _tested.cache_clear()
     problems: list[str] = []
     called: dict[str, str] = {}
     for source in dict.fromkeys(name for cell in cells for name in (cell.data, *(test[0] for test in cell.tests))):
@@ -167,7 +172,7 @@ def _untestable(cells: Sequence[Cell], setting: Setting) -> Iterator[str]:
     for cell in cells:
         for name, half in cell.tests:
             try:
-                _items(_dataset(name, setting.root), half, cell, setting)
+                _tested(name, half, setting.root, setting.validate, cell.shots, cell.seed)
             except DataError as error:
                 yield str(error)
 
@@ -181,25 +186,10 @@ def _check_methods(cells: Sequence[Cell], setting: Setting) -> None:
 
 def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None] | None = None) -> CellResult:
     """Train and test one cell, or read what was found when it was done before."""
-    clip, dataset = _clip(setting.clip, setting.pretrained, setting.device), _dataset(cell.data, setting.root)
-    job = make_job(
-        dataset,
-        shots=cell.shots,
-        seed=cell.seed,
-        half=cell.half,
-        method=cell.method,
-        choices=dict(cell.choices),
-        train=setting.train,
-        cached_views=setting.cached_views,
-    )
+    clip = _clip(setting.clip, setting.pretrained, setting.device)
+    job = _job(cell, setting)
     trained = describe(job, job.build(clip))
-    description = {
-        **trained,
-        "protocol": cell.protocol,
-        "tests": [list(test) for test in cell.tests],
-        "validate": setting.validate,
-    }
-    path, mark = setting.out / CELLS / f"{cell.slug}.json", fingerprint(description)
+    path, mark = setting.out / CELLS / f"{cell.slug}.json", _mark(trained, cell, setting)
     if (done := _done(path, mark)) is not None:
         return done
     start = time.monotonic()
@@ -219,9 +209,12 @@ def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None]
         protocol=cell.protocol,
         method=cell.method,
         variant=cell.variant,
-        data=dataset.name,
+        data=job.dataset.name,
         seed=cell.seed,
         shots=cell.shots,
+        tested_on="validation" if setting.validate else "test",
+        epochs=setting.train.epochs,
+        cached_views=setting.cached_views,
         scores=tuple(_test(model, cell, test, setting) for test in cell.tests),
         alpha=_alpha(model),
         attributes=tuple(getattr(model, "attributes", ())),
@@ -239,21 +232,56 @@ def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None]
     return result
 
 
+def done_before(cell: Cell, setting: Setting) -> CellResult | None:
+    """What a cell found when it was run with exactly this setting, on these images; None where it has to be run."""
+    job = _job(cell, setting)
+    trained = describe(job, job.build(_clip(setting.clip, setting.pretrained, setting.device)))
+    return _done(setting.out / CELLS / f"{cell.slug}.json", _mark(trained, cell, setting))
+
+
+def _job(cell: Cell, setting: Setting) -> Job:
+    return make_job(
+        _dataset(cell.data, setting.root),
+        shots=cell.shots,
+        seed=cell.seed,
+        half=cell.half,
+        method=cell.method,
+        choices=dict(cell.choices),
+        train=setting.train,
+        cached_views=setting.cached_views,
+    )
+
+
+def _mark(trained: dict[str, Any], cell: Cell, setting: Setting) -> str:
+    """Changes with everything that decides a cell's scores: the training, and what is tested among which classes."""
+    place = setting.root, setting.validate, cell.shots, cell.seed
+    tests = [[name, half, _tested(name, half, *place)[1]] for name, half in cell.tests]
+    return fingerprint({**trained, "protocol": cell.protocol, "tests": tests, "validate": setting.validate})
+
+
+@remember
+def _tested(
+    name: str, half: Any, root: Path | None, validate: bool, shots: int, seed: int
+) -> tuple[tuple[Item, ...], str]:
+    """What a cell tests, and a hash of that; what was drawn matters only where training images are tested."""
+    dataset = _dataset(name, root)
+    if dataset.test and not validate and (shots or seed):
+        return _tested(name, half, root, validate, 0, 0)
+    items = items_to_test(dataset, half, drawn=few_shot(dataset.train, shots, seed) if shots else (), validate=validate)
+    labels = labels_of(dataset, half)
+    images = [(item.id, item.label, dataset.fingerprint(item.id)) for item in items]
+    content = [dataset.class_names[labels.start : labels.stop], dataset.template, images]
+    return items, sha256(json.dumps(content).encode())
+
+
 def _test(model: Method, cell: Cell, test: tuple[str, Any], setting: Setting) -> Scores:
     name, half = test
     dataset = _dataset(name, setting.root)
-    items = _items(dataset, half, cell, setting)
+    items, _ = _tested(name, half, setting.root, setting.validate, cell.shots, cell.seed)
     labels = labels_of(dataset, half)
     model.set_classes(dataset.class_names[labels.start : labels.stop], dataset.template)
     found = evaluate(model, dataset, items, part=half, cache=setting.cache, workers=setting.workers)
     return found.scores
-
-
-def _items(dataset: Dataset, half: Any, cell: Cell, setting: Setting) -> tuple[Item, ...]:
-    """What a cell tests; only where that is taken from training images does it matter which were drawn."""
-    split_off = dataset.test and not setting.validate
-    drawn = () if split_off else few_shot(dataset.train, cell.shots, cell.seed)
-    return items_to_test(dataset, half, drawn=drawn, validate=setting.validate)
 
 
 def _alpha(model: Method) -> tuple[float, ...]:

@@ -92,7 +92,7 @@ def plan_paper(sets: Sets, scale: Scale | None = None, present: Iterable[str] | 
     roles = _base_to_novel(at_source, scale, mask="shuffled")
     roles += [cell for count in ATTRIBUTE_COUNTS for cell in _base_to_novel(at_source, scale, attributes=count)]
     curves = _few_shot(learned, scale)
-    searched = [cell for cell in curves if (cell.method, cell.data, cell.shots) == ("dear", sets.source, SHOTS)]
+    searched = [cell for cell in curves if (cell.method, cell.data, cell.shots) == ("dear", sets.source, SHOTS)][:1]
     no_cuts = "" if scale.has_entropies else "the role map records no entropies to cut at another threshold"
 
     def one(
@@ -155,9 +155,9 @@ def _base_to_novel(data: Sequence[str], scale: Scale, *, method: str = "dear", *
 
 
 def _few_shot(data: Sequence[str], scale: Scale) -> list[Cell]:
-    """Curves from the first seed; plain CLIP learns nothing, so one number of shots is enough for it."""
+    """Curves; plain CLIP learns nothing, so one number of shots is enough for it."""
     plain = _cells("few-shot", data, scale, "zero_shot", scale.few_shots[-1:], scale.seeds)
-    return [*plain, *_cells("few-shot", data, scale, "dear", scale.few_shots, scale.seeds[:1])]
+    return [*plain, *_cells("few-shot", data, scale, "dear", scale.few_shots, scale.seeds)]
 
 
 def _transfer(

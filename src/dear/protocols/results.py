@@ -81,6 +81,11 @@ class CellResult(_Strict):
     data: str = Field(min_length=1)
     seed: int = Field(ge=0)
     shots: int = Field(ge=0)
+    tested_on: Literal["test", "validation"] = "test"
+    """Test images, or images of the training split that were not learned from and the validation split."""
+    epochs: int | None = Field(default=None, ge=1)
+    cached_views: int = Field(default=0, ge=0)
+    """Stored views an image that it was trained on; 0: new ones every epoch."""
     scores: tuple[Scores, ...] = Field(min_length=1, strict=False)
     alpha: tuple[Weight, ...] = Field(strict=False)
     attributes: tuple[str, ...] = Field(strict=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from dear.errors import DataError
 from dear.protocols.results import Backbone, CellResult, Protocol, Strategy, harmonic_mean
@@ -37,6 +37,7 @@ class Section(NamedTuple):
     """None for few-shot, where shots are the columns."""
     source: str | None
     """The data set that was trained on, where the tables are about other ones."""
+    tested_on: Literal["test", "validation"] = "test"
 
 
 class Row(NamedTuple):
@@ -101,7 +102,7 @@ def mean_and_std(values: Sequence[float]) -> Stat:
 
 def strategies(protocol: Protocol, *, other: bool = False) -> tuple[Strategy, Strategy]:
     """How a protocol predicts on the data it trained on, and elsewhere; or the other way for both."""
-    home: Strategy = "decoupled" if protocol == "domain" else "fusion"
+    home: Strategy = "fusion"
     away: Strategy = "decoupled" if protocol in ("cross-dataset", "domain") else "fusion"
     return (opposite(home), opposite(away)) if other else (home, away)
 
@@ -138,12 +139,14 @@ def in_order(results: Sequence[CellResult]) -> list[CellResult]:
 
 
 def by_section(results: Sequence[CellResult]) -> dict[Section, list[CellResult]]:
-    """The cells of each section, in order."""
+    """The cells of each section, in order; the same weights are the same backbone, whatever it was called."""
     sections: dict[Section, list[CellResult]] = {}
+    backbones: dict[str, Backbone] = {}
     for cell in in_order(results):
         shots = None if cell.protocol == "few-shot" else cell.shots
         source = cell.data if cell.protocol in ("cross-dataset", "domain") else None
-        sections.setdefault(Section(cell.protocol, cell.backbone, shots, source), []).append(cell)
+        backbone = backbones.setdefault(cell.backbone.weights_sha256, cell.backbone)
+        sections.setdefault(Section(cell.protocol, backbone, shots, source, cell.tested_on), []).append(cell)
     return sections
 
 

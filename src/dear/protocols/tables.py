@@ -27,7 +27,7 @@ NO_RESULTS = "There are no results yet: no cell of the grid is done.\n"
 _IDENTITY = ("protocol", "method", "variant", "data", "seed", "shots")
 _BASE_TO_NOVEL = ("base", "novel", "hm", "base_decoupled", "novel_decoupled", "hm_decoupled")
 _FEW_SHOT = ("accuracy", "accuracy_decoupled")
-_EFFORT = ("images", "unreadable", "skipped", "seconds", "steps")
+_EFFORT = ("tested_on", "epochs", "cached_views", "images", "unreadable", "skipped", "seconds", "steps")
 _MISSING = "—"
 _TITLES = {
     "base-to-novel": "Base-to-novel",
@@ -39,7 +39,7 @@ _OTHER_TITLES = {
     "base-to-novel": "Decoupled inference: by the [CLS] feature alone",
     "few-shot": "Decoupled inference: by the [CLS] feature alone",
     "cross-dataset": "The other way round: source by the [CLS] feature alone, targets by fusion",
-    "domain": "The other way: by fusion",
+    "domain": "The other way round: source by the [CLS] feature alone, variants by fusion",
 }
 
 
@@ -77,7 +77,7 @@ def _csv_row(cell: CellResult) -> dict[str, str]:
         numbers = dict(zip(_FEW_SHOT, (cell.source.fusion, cell.source.decoupled), strict=True))
     names = ("alpha_cls", *(f"alpha_{name}" for name in cell.attributes)) if cell.alpha else ()
     return (
-        {name: str(getattr(cell, name)) for name in (*_IDENTITY, *_EFFORT)}
+        {name: "" if (value := getattr(cell, name)) is None else str(value) for name in (*_IDENTITY, *_EFFORT)}
         | {name: f"{value:.2f}" for name, value in numbers.items()}
         | {name: f"{weight:.4f}" for name, weight in zip(names, cell.alpha, strict=True)}
         | {"seconds": f"{cell.seconds:.2f}", "adapter_sha256": cell.adapter_sha256 or ""}
@@ -117,12 +117,14 @@ def _section(section: Section, cells: Sequence[CellResult]) -> str:
     other_table, other_papers = _table(other, other=True)
     notes = [
         *_reading_notes(main),
+        *_training_notes(cells),
         *_average_notes(main),
         *_paper_notes(section, main_papers + other_papers),
         *_world_notes(main),
         *_unreadable_notes(cells),
     ]
-    title, second = f"## {_TITLES[section.protocol]}{source}{shots}", f"### {_OTHER_TITLES[section.protocol]}"
+    images = ", validation images" if section.tested_on == "validation" else ""
+    title, second = f"## {_TITLES[section.protocol]}{source}{shots}{images}", f"### {_OTHER_TITLES[section.protocol]}"
     listed = "\n".join(f"- {note}" for note in notes)
     return f"{title}\n\n{main_table}\n\n{second}\n\n{other_table}\n\n{listed}\n"
 
@@ -188,6 +190,15 @@ def _reading_notes(summary: Summary) -> list[str]:
         how = f"All by {home}" if home == away else f"Source by {home}, targets by {away}"
         notes.append(f"{how}; the average is of the targets.")
     return notes
+
+
+def _training_notes(cells: Sequence[CellResult]) -> list[str]:
+    """How long and on which views, where all cells agree about it."""
+    ways = {(cell.epochs, cell.cached_views) for cell in cells if cell.steps}
+    if len(ways) != 1 or (way := ways.pop())[0] is None:
+        return []
+    views = f"{way[1]} stored views an image" if way[1] else "new views of the images every epoch"
+    return [f"Trained for {way[0]} epoch{'' if way[0] == 1 else 's'} on {views}."]
 
 
 def _average_notes(summary: Summary) -> list[str]:

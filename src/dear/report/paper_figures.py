@@ -48,7 +48,7 @@ def few_shot_part(experiment: Experiment, results: Sequence[CellResult]) -> Part
         ("data", NAMES[ZERO_SHOT], *(f"{shot} shot{'' if shot == '1' else 's'}" for shot in shots)), tuple(rows)
     )
     notes = (
-        "Top-1 accuracy in per cent over all classes, by fusion, from one seed; plain CLIP learns nothing.",
+        "Top-1 accuracy in per cent over all classes, by fusion, mean ± deviation over seeds. Plain CLIP learns none.",
         "The paper shows curves without numbers, so there are none to put beside these.",
         *state_notes(experiment, results),
     )

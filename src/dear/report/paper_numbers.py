@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import combinations, pairwise
 from statistics import fmean
 from typing import cast
 
@@ -89,16 +89,26 @@ def verdict(what: str, ours: Mapping[str, Stat | None], papers: Mapping[str, flo
     if len(known) < 2:
         return ""
     order = sorted(known, key=lambda name: -known[name])
-    told = " > ".join(f"{name} ({known[name]:.2f})" for name in order)
+    told = _chain([(name, known[name]) for name in order])
     if any(ours.get(name) is None for name in order):
         return f"{what}: the paper's order is {told}; not all of it has been computed here."
     stats = {name: cast(Stat, ours[name]) for name in order}
-    here = " > ".join(f"{name} ({stats[name].mean:.2f})" for name in sorted(order, key=lambda one: -stats[one].mean))
-    pairs = list(pairwise(order))
+    here = _chain([(name, stats[name].mean) for name in sorted(order, key=lambda one: -stats[one].mean)])
+    pairs = [(a, b) for a, b in combinations(order, 2) if known[a] > known[b]]
+    if not pairs:
+        return f"{what}: the paper prints the same number for all, {told}; here it is {here}."
     holds = all(stats[a].mean > stats[b].mean for a, b in pairs)
-    close = [f"{a} and {b}" for a, b in pairs if _close(stats[a], stats[b])]
+    close = [f"{a} and {b}" for a, b in pairwise(order) if known[a] > known[b] and _close(stats[a], stats[b])]
     hedge = f" Within the spread over seeds: {'; '.join(close)}." if close else ""
     return f"{what}: the paper has {told}; here it is {here}. The paper's order appears here: {yes(holds)}.{hedge}"
+
+
+def _chain(ordered: Sequence[tuple[str, float]]) -> str:
+    """Names with their numbers, largest first."""
+    text = f"{ordered[0][0]} ({ordered[0][1]:.2f})"
+    for (_, before), (name, value) in pairwise(ordered):
+        text += f" {'=' if f'{before:.2f}' == f'{value:.2f}' else '>'} {name} ({value:.2f})"
+    return text
 
 
 def yes(holds: bool) -> str:

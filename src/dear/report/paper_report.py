@@ -154,9 +154,8 @@ def results_json(found: Findings, parts: Sequence[Part]) -> str:
 
 def _cell_json(cell: CellResult) -> dict[str, Any]:
     """What a cell found, without what depends on the machine's speed."""
-    plain = cell.model_dump(mode="json", include={"protocol", "method", "variant", "data", "seed", "shots", "alpha"})
-    scores = [
-        {"data": one.data, "part": one.part, "fusion": one.fusion, "decoupled": one.decoupled, "images": one.images}
-        for one in cell.scores
-    ]
+    names = {"protocol", "method", "variant", "data", "seed", "shots", "alpha", "skipped"}
+    plain = cell.model_dump(mode="json", include=names)
+    shown = {"data", "part", "fusion", "decoupled", "images", "unreadable"}
+    scores = [one.model_dump(mode="json", include=shown) for one in cell.scores]
     return {**plain, "scores": scores}

@@ -62,13 +62,16 @@ def stat_of(summary: Summary | None, row: Row, data: str | None, column: str) ->
 
 
 def state_notes(experiment: Experiment, results: Sequence[CellResult]) -> tuple[str, ...]:
-    """What is not there: why nothing ran, which data sets are missing, how many cells are still to be done."""
+    """What is amiss: why nothing ran, which data sets are missing, how many cells are to be done, unreadable images."""
     if experiment.blocked:
         return (f"Not run: {experiment.blocked}.",)
     notes = [f"Left out, because they are not there: {', '.join(experiment.lacks)}."] if experiment.lacks else []
-    done = len(results_of(experiment, results))
-    if done < len(experiment.cells):
-        notes.append(f"{done} of {len(experiment.cells)} cells are done; the numbers are of those.")
+    done = results_of(experiment, results)
+    if len(done) < len(experiment.cells):
+        notes.append(f"{len(done)} of {len(experiment.cells)} cells are done; the numbers are of those.")
+    unreadable, skipped = sum(one.unreadable for one in done), sum(one.skipped for one in done)
+    if unreadable or skipped:
+        notes.append(f"Unreadable images: {unreadable} in tests (counted as wrong), {skipped} in training (skipped).")
     return tuple(notes)
 
 
@@ -153,8 +156,8 @@ def transfer_part(experiment: Experiment, results: Sequence[CellResult], table_n
         )
     if table_name == "domain":
         says.append(_targets_verdict(summary, table_name))
-    how = "targets" if table_name == "cross-dataset" else "everything"
-    notes = (PERCENT, f"As in the paper, {how} by decoupled inference: the [CLS] feature alone.", *_star_note(table))
+    how = "The source by fusion, the targets by decoupled inference: the [CLS] feature alone."
+    notes = (PERCENT, how, *_star_note(table))
     return finished_part(experiment, results, (table,), says, notes)
 
 
