@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 
 
-def role_mask(heads: list[tuple[str, str | None]], attributes: list[str], kinds: list[str]) -> torch.Tensor:
+def role_mask(
+    heads: list[tuple[str, str | None]], attributes: list[str], kinds: list[str], strict: bool = False
+) -> torch.Tensor:
     """Additive (H, L, L) mask. `kinds` names each token: "original" or its attribute."""
     mask = torch.zeros(len(heads), len(kinds), len(kinds))
     for h, (role, concept) in enumerate(heads):
@@ -20,6 +22,8 @@ def role_mask(heads: list[tuple[str, str | None]], attributes: list[str], kinds:
                     forbidden = (query == "original") != (key == "original")
                 elif role == "core_attribute":
                     forbidden = key != "original" and key != concept
+                    if strict and query not in ("original", concept):
+                        forbidden = key != query
                 else:
                     forbidden = False
                 if forbidden:
@@ -27,7 +31,7 @@ def role_mask(heads: list[tuple[str, str | None]], attributes: list[str], kinds:
     return mask
 
 
-def vision_features(clip, roles, images, vision_tokens, w_attr, *, first, beta, per_attribute=1):
+def vision_features(clip, roles, images, vision_tokens, w_attr, *, first, beta, per_attribute=1, strict=False):
     """f_cls (B, E) and f_a (B, K, E), normalised."""
     visual, attributes = clip.model.visual, list(roles.attributes)
     x = visual._embeds(images)
@@ -41,7 +45,7 @@ def vision_features(clip, roles, images, vision_tokens, w_attr, *, first, beta, 
         injected = tokens if number == first else beta * tokens + (1 - beta) * x[:, originals:]
         x = torch.cat([x[:, :originals], injected], dim=1)
         heads = [(head.role.value, head.concept) for head in roles.layer(number)]
-        mask = role_mask(heads, attributes, kinds)
+        mask = role_mask(heads, attributes, kinds, strict)
         x = block(x, attn_mask=mask.repeat(len(x), 1, 1))
     x = visual.ln_post(x)
     f_cls = x[:, 0] @ visual.proj
@@ -89,6 +93,7 @@ def reference(model, images, labels, prompts):
         first=model.first_layer,
         beta=config.beta,
         per_attribute=config.tokens_per_attribute,
+        strict=config.strict_routing,
     )
     w = text_features(clip, prompts, model.text_tokens, first=model.text_first_layer, beta=config.beta)
     tau = clip.model.logit_scale.exp()

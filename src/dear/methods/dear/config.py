@@ -22,6 +22,9 @@ class DearConfig(Settings):
     """Learnable tokens inserted between the start token and the words."""
     beta: float = Field(default=0.9, ge=0, le=1)
     """Knowledge anchoring: weight of the raw token when a token is carried to the next layer."""
+    strict_routing: bool = False
+    """Let a token read the image through its own attribute's heads and the mixed ones only. By the paper's mask the
+    tokens of all attributes read it through every specialised head, and differ only in who reads them."""
     token_std: float = Field(default=0.02, gt=0)
     """Standard deviation of the tokens' random start."""
     projection: Literal["copy", "random", "low_rank"] = "copy"

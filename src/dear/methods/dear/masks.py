@@ -15,8 +15,12 @@ from torch import Tensor
 from dear.roles.rolemap import HeadRole, Role
 
 
-def kind_table(head: HeadRole, attributes: Sequence[str]) -> Tensor:
-    """(G, G) booleans: may a query of kind i see a key of kind j in this head?"""
+def kind_table(head: HeadRole, attributes: Sequence[str], *, strict: bool = False) -> Tensor:
+    """(G, G) booleans: may a query of kind i see a key of kind j in this head?
+
+    By Eq. 8 an attribute's head hides the other attributes' tokens as keys, but as queries they see the image through
+    it as well. Where `strict`, they see nothing in it but themselves.
+    """
     kinds = len(attributes) + 1
     sees_GG = torch.ones(kinds, kinds, dtype=torch.bool)
     if head.role in (Role.GENERALIZATION, Role.OTHER):
@@ -27,6 +31,10 @@ def kind_table(head: HeadRole, attributes: Sequence[str]) -> Tensor:
         own = attributes.index(head.concept) + 1
         sees_GG[:, 1:] = False
         sees_GG[:, own] = True
+        if strict:
+            others = [kind for kind in range(1, kinds) if kind != own]
+            sees_GG[others] = False
+            sees_GG[others, others] = True
     return sees_GG
 
 
@@ -36,7 +44,9 @@ def token_kinds(originals: int, attributes: int, tokens_per_attribute: int = 1) 
     return torch.repeat_interleave(torch.arange(attributes + 1), kinds_G)
 
 
-def layer_mask(heads: Sequence[HeadRole], attributes: Sequence[str], kinds_L: Tensor) -> Tensor:
+def layer_mask(
+    heads: Sequence[HeadRole], attributes: Sequence[str], kinds_L: Tensor, *, strict: bool = False
+) -> Tensor:
     """(H, L, L) booleans for one layer's heads, True where the query (row) may see the key (column)."""
-    tables_HGG = torch.stack([kind_table(head, attributes) for head in heads]).to(kinds_L.device)
+    tables_HGG = torch.stack([kind_table(head, attributes, strict=strict) for head in heads]).to(kinds_L.device)
     return tables_HGG[:, kinds_L][:, :, kinds_L]

@@ -345,7 +345,10 @@ class DeAR(nn.Module):
             layers = range(self.first_layer, self.clip.vision.layers + 1)
             with torch.inference_mode(False):
                 kinds_L = token_kinds(originals, len(self.attributes), self.config.tokens_per_attribute).to(device)
-                masks = [layer_mask(self.roles.layer(layer), self.attributes, kinds_L) for layer in layers]
+                masks = [
+                    layer_mask(self.roles.layer(layer), self.attributes, kinds_L, strict=self.config.strict_routing)
+                    for layer in layers
+                ]
             kept = self._kept_masks = KeptMasks(self.roles, originals, device, masks)
         return kept.masks
 
