@@ -67,8 +67,6 @@ def place(monkeypatch, tmp_path, clip):
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_work_as_written(dear_, place, page):
     text = (ROOT / page).read_text()
-    if page == "docs/search.md":
-        assert dear_("train", "photos", "--out", "runs/pets", "--epochs", 1, "--shots", 2)[0] == 0
     for line in shell_lines(text):
         if line.startswith(NOT_HERE):
             continue
