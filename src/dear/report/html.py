@@ -105,7 +105,7 @@ _CSS = """
 :root{color-scheme:light}
 *{box-sizing:border-box}
 body{margin:0;background:#f6f7f9;color:#1d2630;font:15px/1.5 system-ui,sans-serif}
-main{max-width:1060px;margin:0 auto;padding:24px 16px 64px}
+main{max-width:1180px;margin:0 auto;padding:24px 16px 64px}
 h1{font-size:24px;margin:0;overflow-wrap:anywhere}
 h2{font-size:18px;margin:32px 0 8px}
 .quiet{color:#5b6672;margin:4px 0 12px;overflow-wrap:anywhere}
