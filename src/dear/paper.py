@@ -21,7 +21,7 @@ from dear.files import check_folder, prepare_folder, write_atomic
 from dear.methods.dear.model import LAST_LAYERS
 from dear.methods.dear.roles import roles_for
 from dear.protocols.cells import Cell
-from dear.protocols.grid import CELLS, RUNS, Setting, done_before, run_grid
+from dear.protocols.grid import CELLS, RUNS, Setting, done_before, forget_data, run_grid
 from dear.protocols.paper import (
     FEW_SHOTS,
     FULL,
@@ -202,6 +202,7 @@ def run_paper(order: Order, say: Say = lambda remark: None, *, resume: bool = Tr
     roles = _roles(order, clip)
     missing_sets(order.sets, order.root)
     _prepare(order.out, resume=resume, overwrite=overwrite)
+    forget_data()
     looked = survey(order, lambda order, cell: done_before(cell, order.setting(cell.protocol)))
     for name, how in looked.missing.items():
         say(f"missing {name}: {how}")
@@ -225,12 +226,8 @@ def run_paper(order: Order, say: Say = lambda remark: None, *, resume: bool = Tr
 
 def _prepare(out: Path, *, resume: bool, overwrite: bool) -> None:
     """As every output folder: not empty is refused; starting again removes a paper's parts, but no cache."""
-    if (
-        overwrite
-        and out.is_dir()
-        and any(out.iterdir())
-        and not any((out / name).exists() for name in (RESULTS, GRIDS))
-    ):
+    others = out.is_dir() and any(out.iterdir()) and not any((out / name).exists() for name in (RESULTS, GRIDS))
+    if overwrite and others:
         raise OverwriteError(f"{out} holds something else than a paper: choose another folder.")
     prepare_folder(out, (PAGE, RESULTS), resume=resume, overwrite=overwrite)
     for part in (GRIDS, MEASURES, TABLES, FIGURES) if overwrite else ():

@@ -146,8 +146,7 @@ def _prepare(out: Path, *, resume: bool, overwrite: bool) -> None:
 
 def _check_data(cells: Sequence[Cell], setting: Setting) -> None:
     """Open all data sets; name every problem at once."""
-    _dataset.cache_clear()
-    _tested.cache_clear()
+    forget_data()
     problems: list[str] = []
     called: dict[str, str] = {}
     for source in dict.fromkeys(name for cell in cells for name in (cell.data, *(test[0] for test in cell.tests))):
@@ -230,6 +229,12 @@ def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None]
     write_atomic(path, result.to_json().encode())
     (folder / CHECKPOINT).unlink(missing_ok=True)
     return result
+
+
+def forget_data() -> None:
+    """Look at data sets anew: files may have changed since they were looked at."""
+    _dataset.cache_clear()
+    _tested.cache_clear()
 
 
 def done_before(cell: Cell, setting: Setting) -> CellResult | None:
