@@ -143,7 +143,7 @@ def page() -> str:
     for module, names in TASKS.items():
         home = importlib.import_module(module)
         parts += [entry(f"{module}.{name}", getattr(home, name)) for name in names]
-    return "\n".join("\n".join(parts).rstrip().splitlines()) + "\n"
+    return "\n".join(parts).rstrip() + "\n"
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def test_a_folder_of_runs_is_not_taken_for_a_grid(photos, setting):
     assert mine.exists()
 
 
-def test_repaired_test_images_are_tested_again(photos, setting, trainings, tmp_path):
+def test_repaired_test_images_are_tested_again(setting, tmp_path):
     mine = tmp_path / "mine"
     for split in ("train", "test"):
         make_photos(mine / split, CLASSES, 2)
