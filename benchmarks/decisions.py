@@ -12,9 +12,9 @@ import argparse
 from pathlib import Path
 from statistics import mean
 
-from dear.protocols.cells import Cell, make_cells
-from dear.protocols.grid import Setting, run_grid
-from dear.protocols.results import CellResult, harmonic_mean
+from dear.evaluation.cells import Cell, make_cells
+from dear.evaluation.grid import Setting, run_grid
+from dear.evaluation.results import CellResult, harmonic_mean
 
 DATA = ("textures", "blooms", "things", "places", "emblems", "scenes", "broad")
 FACTORS = {

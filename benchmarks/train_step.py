@@ -32,9 +32,9 @@ from train_step_report import report
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
-from dear.engine.prefix_store import PrefixStore, prefix_key
+from dear.engine.store import PrefixStore, prefix_key
 from dear.methods.base import DEFAULT_TEMPLATE
-from dear.methods.dear.model import DeAR
+from dear.methods.dear.method import DeAR
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dear.protocols.results import Backbone, CellResult, Scores
+from dear.evaluation.results import Backbone, CellResult, Scores
 
 ATTRIBUTES = ("color", "shape", "texture", "object", "location")
 ALPHA = (0.75, 0.05, 0.05, 0.05, 0.05, 0.05)

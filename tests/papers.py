@@ -11,11 +11,11 @@ from PIL import Image
 
 from cells import ATTRIBUTES, WORLD_CLIP
 from dear.data.images import ImageList
-from dear.protocols.cells import Cell
-from dear.protocols.paper import MINI, Scale, cells_by_protocol, plan_paper
-from dear.protocols.results import CellResult, Scores
-from dear.report.paper_measures import Gallery, Retrieval
-from dear.report.paper_report import Findings
+from dear.evaluation.cells import Cell
+from dear.evaluation.results import CellResult, Scores
+from dear.paper.measures import Gallery, Retrieval
+from dear.paper.page import Findings
+from dear.paper.plan import MINI, Scale, cells_by_protocol, plan_paper
 from dear.roles.ablation import Drop, Task
 from dear.roles.ablation_report import Ablation, Group
 from dear.roles.rolemap import RoleMap

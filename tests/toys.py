@@ -11,8 +11,8 @@ from PIL import Image
 
 from dear.artefact import TENSORS
 from dear.data.dataset import Dataset, Item
+from dear.engine.loop import TrainSettings
 from dear.engine.run import METRICS, Job
-from dear.engine.train import TrainSettings
 from dear.errors import ImageError
 
 CLASSES = ("red thing", "green thing", "blue thing")

@@ -10,22 +10,22 @@ if TYPE_CHECKING:
     from dear.artefact import load
     from dear.backbone.clip import FrozenClip
     from dear.backbone.load import load_clip
-    from dear.data.catalog import open_dataset
-    from dear.engine.evaluate import evaluate
+    from dear.datasets import open_dataset
     from dear.engine.fit import fit
-    from dear.engine.train import TrainSettings
+    from dear.engine.loop import TrainSettings
     from dear.errors import DearError
+    from dear.evaluation.evaluate import evaluate
     from dear.methods.base import Method, Output
     from dear.methods.dear.config import DearConfig
-    from dear.methods.dear.model import DeAR
+    from dear.methods.dear.method import DeAR
     from dear.methods.registry import get_method, list_methods, register
-    from dear.methods.zero_shot.model import ZeroShot
+    from dear.methods.zero_shot import ZeroShot
     from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "DeAR": "dear.methods.dear.model",
+    "DeAR": "dear.methods.dear.method",
     "DearConfig": "dear.methods.dear.config",
     "DearError": "dear.errors",
     "FrozenClip": "dear.backbone.clip",
@@ -35,15 +35,15 @@ _HOMES = {
     "Provenance": "dear.roles.rolemap",
     "Role": "dear.roles.rolemap",
     "RoleMap": "dear.roles.rolemap",
-    "TrainSettings": "dear.engine.train",
-    "ZeroShot": "dear.methods.zero_shot.model",
-    "evaluate": "dear.engine.evaluate",
+    "TrainSettings": "dear.engine.loop",
+    "ZeroShot": "dear.methods.zero_shot",
+    "evaluate": "dear.evaluation.evaluate",
     "fit": "dear.engine.fit",
     "get_method": "dear.methods.registry",
     "list_methods": "dear.methods.registry",
     "load": "dear.artefact",
     "load_clip": "dear.backbone.load",
-    "open_dataset": "dear.data.catalog",
+    "open_dataset": "dear.datasets",
     "register": "dear.methods.registry",
 }
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import dear.methods.dear.model as model_module
+import dear.methods.dear.method as model_module
 
 
 @pytest.fixture

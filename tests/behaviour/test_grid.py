@@ -5,13 +5,13 @@ import json
 import pytest
 from PIL import Image
 
-from dear.data.catalog import open_dataset
-from dear.engine.train import TrainSettings
+from dear.datasets import open_dataset
+from dear.engine.loop import TrainSettings
 from dear.errors import ConfigError, DataError, OverwriteError, RoleMapError, TrainingError
-from dear.protocols import grid as grid_module
-from dear.protocols.cells import make_cells
-from dear.protocols.grid import CELLS, RUNS, Setting, run_grid
-from dear.protocols.results import CellResult
+from dear.evaluation import grid as grid_module
+from dear.evaluation.cells import make_cells
+from dear.evaluation.grid import CELLS, RUNS, Setting, run_grid
+from dear.evaluation.results import CellResult
 from helpers import make_photos
 
 CLASSES = ["ant", "bee", "cow", "dog"]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import dear.protocols.grid as grid
-import dear.report.paper_measures as measures
+import dear.evaluation.grid as grid
+import dear.paper.measures as measures
 from dear.cli.paper import numbers
 from dear.errors import ConfigError, DearWarning, OverwriteError, RoleMapError
-from dear.paper import GRIDS, Order, describe_plan, run_paper, survey
+from dear.paper.run import GRIDS, Order, describe_plan, run_paper, survey
 from helpers import varied_roles
 from papers import tiny_eurosat, tiny_imagenet
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import dear
-from dear.engine.distributed import Ranks
-from dear.engine.evaluate import evaluate
 from dear.engine.feed import live_views
-from dear.engine.prefixes import cached_views
+from dear.engine.ranks import Ranks
 from dear.engine.run import run_job
+from dear.engine.states import cached_views
 from dear.errors import ConfigError, ImageError
+from dear.evaluation.evaluate import evaluate
 from toys import Toy, adapter_hash
 
 VIEWS = 3

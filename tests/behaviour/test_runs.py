@@ -11,8 +11,8 @@ from dear.artefact import MANIFEST
 from dear.engine import checkpoint as checkpoints
 from dear.engine import run as runs
 from dear.engine.fit import fit
+from dear.engine.loop import TrainSettings, train
 from dear.engine.run import CHECKPOINT, METRICS, RUN, SHOTS, read_run, run_job
-from dear.engine.train import TrainSettings, train
 from dear.errors import ConfigError, DearError, MissingExtraError, OverwriteError, TrainingError
 from toys import Toy, adapter_hash, log_lines
 

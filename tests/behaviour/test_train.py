@@ -8,10 +8,10 @@ import torch
 import dear
 from dear.backbone.clip import content_hash
 from dear.engine.checkpoint import Progress
-from dear.engine.distributed import Ranks
 from dear.engine.feed import Feed, live_views
+from dear.engine.loop import TrainSettings, resolve_precision, train
+from dear.engine.ranks import Ranks
 from dear.engine.run import run_job
-from dear.engine.train import TrainSettings, resolve_precision, train
 from dear.errors import ConfigError, DataError, TrainingError
 from toys import Toy
 
@@ -55,7 +55,7 @@ def test_what_is_told_of_a_step(toy, clip):
 
 def test_speed_counts_the_waiting_for_images(toy, clip, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("dear.engine.train.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("dear.engine.loop.time.perf_counter", lambda: now[0])
     model = toy.job().build(clip)
     view = live_views(toy.dataset, toy.dataset.train, clip.preprocess_train, 1)
 

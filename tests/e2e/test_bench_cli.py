@@ -13,7 +13,7 @@ import pytest
 
 from dear.backbone import load
 from dear.cli.bench import _default_data
-from dear.protocols import grid as grid_module
+from dear.evaluation import grid as grid_module
 from helpers import TINY_CONFIGS, heed_interrupts, make_photos
 
 

@@ -47,7 +47,7 @@ def verb_of(words):
 @pytest.fixture
 def place(monkeypatch, tmp_path, clip):
     """A folder where everything that the pages name exists; any backbone is a tiny one."""
-    for module in ("dear.backbone.load", "dear.engine.fit", "dear.protocols.grid", "dear.paper"):
+    for module in ("dear.backbone.load", "dear.engine.fit", "dear.evaluation.grid", "dear.paper.run"):
         monkeypatch.setattr(f"{module}.load_clip", lambda *_, **__: clip)
     monkeypatch.setattr("dear.methods.dear.roles.shipped_roles", varied_roles)
     for name in ("photos", "photos-by-class", "pets", "holiday", "FOLDER", "NAME", "DATA/NAME"):

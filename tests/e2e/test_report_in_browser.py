@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 from syrupy.extensions.image import PNGImageSnapshotExtension
 
-from dear.data.catalog import open_dataset
 from dear.data.splits import few_shot
+from dear.datasets import open_dataset
 from dear.engine.fit import make_job
 from dear.engine.run import describe
-from dear.report.run_report import evaluate_halves, run_report
+from dear.reports.run_report import evaluate_halves, run_report
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = {"desktop": 1280, "phone": 390}

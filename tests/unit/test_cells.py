@@ -3,7 +3,7 @@
 import pytest
 
 from dear.errors import ConfigError
-from dear.protocols.cells import Cell, make_cells
+from dear.evaluation.cells import Cell, make_cells
 
 
 def grid(protocol="base-to-novel", data=("dtd", "eurosat"), **changes) -> list[Cell]:

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dear.data.catalog import dataset_names, declarations, open_dataset
+from dear.data.catalog import declarations
 from dear.data.check import check_dataset, is_present
 from dear.data.dataset import Item
 from dear.data.splits import base_and_novel, few_shot, restrict, shots_from_json, shots_to_json
+from dear.datasets import dataset_names, open_dataset
 from dear.errors import DataError
 
 items_of = st.lists(st.builds(Item, st.text(min_size=1, max_size=6), st.integers(0, 5)), unique=True, min_size=1)
@@ -269,7 +270,7 @@ def test_check_names_what_is_wrong(tmp_path):
     assert not is_present(declarations()["dtd"], tmp_path)
     picture(tmp_path / "eurosat" / "2750" / "a" / "0.png")
     picture(tmp_path / "eurosat" / "2750" / "b" / "0.png").write_bytes(b"")
-    health = check_dataset("eurosat", tmp_path, declared)
+    health = check_dataset("eurosat", lambda: open_dataset("eurosat", tmp_path), declared)
     assert health.counts == {"train": 2, "val": 0, "test": 1}
     assert any("2 classes, but EuroSAT has 10" in problem for problem in health.problems)
     assert any("b/0.png cannot be read: it is empty" in problem for problem in health.problems)

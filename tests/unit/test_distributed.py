@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dear.engine.distributed import Ranks, join, local_device
+from dear.engine.ranks import Ranks, join, local_device
 from dear.errors import TrainingError
 
 

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 import torch
 
-from dear.engine.distributed import Ranks
 from dear.engine.feed import Feed, epoch_order
+from dear.engine.ranks import Ranks
 from dear.errors import DataError, ImageError
 
 COUNT, BATCH = 11, 4

@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 
 import dear
-from dear.data.catalog import open_dataset
 from dear.data.images import as_rgb, folder_images, open_image
-from dear.engine.evaluate import evaluate
+from dear.datasets import open_dataset
 from dear.errors import DataError, ImageError
+from dear.evaluation.evaluate import evaluate
 from dear.predict import Prediction, try_predict
 from kinds import BAD, GOOD, SIZE, gradient, photo, write_all
 

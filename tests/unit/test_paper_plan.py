@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from dear.errors import ConfigError
-from dear.paper import GUESSED, Order, describe_plan, estimate, survey
-from dear.protocols.paper import FULL, MINI, Scale, cells_by_protocol, identity, plan_paper, steps_of
-from dear.protocols.published import TABLES
+from dear.evaluation.published import TABLES
+from dear.paper.plan import FULL, MINI, Scale, cells_by_protocol, identity, plan_paper, steps_of
+from dear.paper.run import GUESSED, Order, describe_plan, estimate, survey
 from papers import made_up
 
 

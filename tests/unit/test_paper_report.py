@@ -6,11 +6,11 @@ import re
 import pytest
 import torch
 
-from dear.protocols.summary import Stat
-from dear.report.charts import nice_ticks
-from dear.report.paper_measures import chance_of, precision_at
-from dear.report.paper_numbers import average_text, paper_text, paper_titles, published_row, stands_for, verdict
-from dear.report.paper_report import make_parts, write_paper
+from dear.evaluation.summary import Stat
+from dear.paper.measures import chance_of, precision_at
+from dear.paper.numbers import average_text, paper_text, paper_titles, published_row, stands_for, verdict
+from dear.paper.page import make_parts, write_paper
+from dear.reports.charts import nice_ticks
 from papers import findings
 
 

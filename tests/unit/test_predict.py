@@ -7,7 +7,7 @@ from PIL import Image
 
 import dear
 from dear import errors
-from dear.data.catalog import open_dataset
+from dear.datasets import open_dataset
 from dear.predict import try_predict
 from helpers import make_photos
 

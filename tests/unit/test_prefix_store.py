@@ -12,7 +12,7 @@ import torch
 
 import dear
 from dear.engine import prefix_store
-from dear.engine.prefix_store import RECORD, PrefixStore, prefix_key
+from dear.engine.store import RECORD, PrefixStore, prefix_key
 from dear.errors import CacheError, DearError
 
 SHAPE = (5, 4)

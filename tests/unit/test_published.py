@@ -5,7 +5,7 @@ from importlib import resources
 
 import pytest
 
-from dear.protocols.published import AVERAGE, DECOUPLED, TABLES, Printed, data_sets, find_published, published_table
+from dear.evaluation.published import AVERAGE, DECOUPLED, TABLES, Printed, data_sets, find_published, published_table
 
 CATALOG = [row["name"] for row in json.loads((resources.files("dear") / "assets/datasets/catalog.json").read_text())]
 ELEVEN = CATALOG[:11]

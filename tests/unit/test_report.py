@@ -5,12 +5,12 @@ import re
 import pytest
 import torch
 
-from dear.data.catalog import open_dataset
 from dear.data.splits import few_shot
+from dear.datasets import open_dataset
 from dear.engine.fit import make_job
 from dear.engine.run import describe
-from dear.report.html import curves, heat_map
-from dear.report.run_report import confusion, evaluate_halves, run_report, score_rows
+from dear.reports.html import curves, heat_map
+from dear.reports.run_report import confusion, evaluate_halves, run_report, score_rows
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from cells import cell, cross_cell, few_shot_cell
 from dear.errors import DataError
-from dear.protocols.results import CellResult, PerClass, Scores, harmonic_mean
+from dear.evaluation.results import CellResult, PerClass, Scores, harmonic_mean
 
 PERCENT = st.just(0.0) | st.floats(1e-6, 100)
 

@@ -8,8 +8,8 @@ from PIL import Image
 
 from dear.errors import ConfigError, DataError
 from dear.files import write_atomic
-from dear.report.sheet import write_sheet
-from dear.retrieval import Hit, nearest, read_index, search, update_index
+from dear.reports.sheet import write_sheet
+from dear.retrieval.index import Hit, nearest, read_index, search, update_index
 from helpers import move_parameters
 
 
@@ -30,7 +30,7 @@ def photos(tmp_path):
 
 @pytest.mark.parametrize("count", [1, 3, 50])
 def test_nearest_is_exact_across_blocks(monkeypatch, count):
-    monkeypatch.setattr("dear.retrieval.BLOCK", 4)
+    monkeypatch.setattr("dear.retrieval.index.BLOCK", 4)
     features = torch.randn(11, 5, generator=torch.Generator().manual_seed(0))
     query = torch.randn(5, generator=torch.Generator().manual_seed(1))
     found = nearest(query, features, count)
@@ -54,7 +54,7 @@ def test_only_new_and_changed_files_are_encoded(model, photos, tmp_path):
 
 
 def test_a_stopped_index_goes_on(model, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr("dear.retrieval.KEEP_EVERY", 2)
+    monkeypatch.setattr("dear.retrieval.index.KEEP_EVERY", 2)
 
     def stop(done):
         if done == 4:
@@ -77,7 +77,7 @@ def test_stopped_between_its_files_an_index_is_still_whole(model, photos, tmp_pa
         written.append(path)
         write_atomic(path, data)
 
-    monkeypatch.setattr("dear.retrieval.write_atomic", full)
+    monkeypatch.setattr("dear.retrieval.index.write_atomic", full)
     with pytest.raises(DataError, match="make room and try again"):
         update_index(model, photos, tmp_path / "index")
     assert len(read_index(tmp_path / "index").images) == 6

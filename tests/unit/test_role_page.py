@@ -6,10 +6,10 @@ import pytest
 from PIL import Image
 
 from dear.errors import RoleMapError
+from dear.reports.role_page import role_page
 from dear.roles.compare import compare_maps
 from dear.roles.examples import Example, Examples
 from dear.roles.grid import role_grid
-from dear.roles.page import role_page
 from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
 from helpers import varied_roles
 

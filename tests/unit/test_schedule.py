@@ -2,7 +2,7 @@
 
 import pytest
 
-from dear.engine.schedule import learning_rates
+from dear.engine.optim import learning_rates
 
 PAPER = [1e-5, 1e-3, 9.76e-4, 9.05e-4, 7.94e-4, 6.55e-4, 5.00e-4, 3.45e-4, 2.06e-4, 9.55e-5]
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from cells import PAPER_CLIP, WORLD_CLIP, cell, cross_cell, few_shot_cell, scores, zero_shot_cell
 from dear.errors import DataError
-from dear.protocols.published import data_sets
-from dear.protocols.results import Backbone, harmonic_mean
-from dear.protocols.summary import Row, by_section, mean_and_std, strategies, summarise
-from dear.protocols.tables import NO_RESULTS, to_csv, to_markdown
+from dear.evaluation.published import data_sets
+from dear.evaluation.results import Backbone, harmonic_mean
+from dear.evaluation.summary import Row, by_section, mean_and_std, strategies, summarise
+from dear.evaluation.tables import NO_RESULTS, to_csv, to_markdown
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 ELEVEN = data_sets("base-to-novel")

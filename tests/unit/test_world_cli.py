@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dear.cli import app, main
 from dear.cli.world import score_table
-from dear.data.world.clip import build, write_folder
+from dear.world.clip import build, write_folder
 
 RUN = CliRunner()
 

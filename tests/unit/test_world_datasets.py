@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from dear.data.world.catalog import DATASETS
-from dear.data.world.datasets import SPLITS, load_world_dataset, matches, world_dataset_names
-from dear.data.world.samples import scene_has_held_out_pair
-from dear.data.world.vocabulary import NAMES
 from dear.errors import ConfigError
+from dear.world.catalog import DATASETS
+from dear.world.datasets import SPLITS, load_world_dataset, matches, world_dataset_names
+from dear.world.samples import scene_has_held_out_pair
+from dear.world.vocabulary import NAMES
 
 NAMES_OF_SETS = world_dataset_names()
 

@@ -2,10 +2,10 @@
 
 import re
 
-from dear.data.world.bpe import train_merges, vocabulary_size
-from dear.data.world.catalog import DATASETS
-from dear.data.world.clip import CONTEXT, MERGES, load_tokenizer, write_tokenizer
-from dear.data.world.grammar import (
+from dear.world.bpe import train_merges, vocabulary_size
+from dear.world.catalog import DATASETS
+from dear.world.clip import CONTEXT, MERGES, load_tokenizer, write_tokenizer
+from dear.world.grammar import (
     HELD_OUT_TEMPLATES,
     PROMPTS,
     an,
@@ -14,8 +14,8 @@ from dear.data.world.grammar import (
     random_prompt,
     vocabulary_text,
 )
-from dear.data.world.samples import draw_scene
-from dear.data.world.vocabulary import ATTRIBUTES, NAMES, VALUES
+from dear.world.samples import draw_scene
+from dear.world.vocabulary import ATTRIBUTES, NAMES, VALUES
 
 
 def captions(count):

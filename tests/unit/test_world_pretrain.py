@@ -7,8 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dear.data.world.clip import build, load_tokenizer, read_folder, write_folder, write_tokenizer
-from dear.data.world.losses import (
+from dear.errors import BackboneError, ConfigError, OverwriteError
+from dear.world.clip import build, load_tokenizer, read_folder, write_folder, write_tokenizer
+from dear.world.losses import (
     PROMPT_COUNTS,
     UNKNOWN,
     contrastive,
@@ -17,8 +18,7 @@ from dear.data.world.losses import (
     strayed,
     text_features,
 )
-from dear.data.world.pretrain import Settings, learning_rate, make_batch, pretrain, remaining
-from dear.errors import BackboneError, ConfigError, OverwriteError
+from dear.world.pretrain import Settings, learning_rate, make_batch, pretrain, remaining
 
 TINY = Settings(seed=3, steps=6, shard=10, captions=6, gray=2, warmup=2, dense_from=2)
 

@@ -5,20 +5,20 @@ import hashlib
 import numpy as np
 import pytest
 
-from dear.data.world import locations, textures
-from dear.data.world.objects import OBJECT_STEPS, PAINTS, SHAPE_STEPS, object_coverage, shape_coverage
-from dear.data.world.raster import Board, box, line, oval, polygon
-from dear.data.world.render import SIZE, Look, Scene, compose, render
-from dear.data.world.samples import (
+from dear.errors import ConfigError
+from dear.world import locations, textures
+from dear.world.objects import OBJECT_STEPS, PAINTS, SHAPE_STEPS, object_coverage, shape_coverage
+from dear.world.raster import Board, box, line, oval, polygon
+from dear.world.render import SIZE, Look, Scene, compose, render
+from dear.world.samples import (
     draw_scene,
     held_out_image,
     pretraining_pair,
     scene_has_held_out_pair,
     truth,
 )
-from dear.data.world.styles import STYLES, apply_style
-from dear.data.world.vocabulary import ATTRIBUTES, HELD_OUT_PAIRS, NAMES, RGB, VALUES, pair_is_held_out
-from dear.errors import ConfigError
+from dear.world.styles import STYLES, apply_style
+from dear.world.vocabulary import ATTRIBUTES, HELD_OUT_PAIRS, NAMES, RGB, VALUES, pair_is_held_out
 
 GOLDEN = [
     "0645509c279d0b61",

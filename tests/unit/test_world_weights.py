@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dear.data.world.clip import (
+from dear.world.clip import (
     CONFIG_FILE,
     MERGES_FILE,
     WEIGHTS_FILE,
@@ -13,9 +13,9 @@ from dear.data.world.clip import (
     read_folder,
     write_tokenizer,
 )
-from dear.data.world.datasets import load_world_dataset, world_dataset_names
-from dear.data.world.score import attribute_accuracy, dataset_accuracy
-from dear.data.world.vocabulary import ATTRIBUTES
+from dear.world.datasets import load_world_dataset, world_dataset_names
+from dear.world.score import attribute_accuracy, dataset_accuracy
+from dear.world.vocabulary import ATTRIBUTES
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from dear.cli.train import Clip, Device, Pretrained, Root, Views, Workers, liter
 from dear.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dear.protocols.cells import Cell
-    from dear.protocols.grid import Setting
-    from dear.protocols.results import CellResult
+    from dear.evaluation.cells import Cell
+    from dear.evaluation.grid import Setting
+    from dear.evaluation.results import CellResult
 
 TRANSFER = ("cross-dataset", "domain")
 
@@ -84,10 +84,10 @@ def _run(
     resume: Resume = False,
     overwrite: Overwrite = False,
 ) -> None:
-    from dear.engine.distributed import local_device
-    from dear.engine.train import TrainSettings
-    from dear.protocols.cells import make_cells
-    from dear.protocols.grid import Setting
+    from dear.engine.loop import TrainSettings
+    from dear.engine.ranks import local_device
+    from dear.evaluation.cells import make_cells
+    from dear.evaluation.grid import Setting
 
     broad = "world-broad" if clip == "world" else "imagenet"
     if protocol in TRANSFER:
@@ -138,8 +138,8 @@ _add("domain", "Learn one data set; test its shifted variants.")
 
 
 def _carry_out(cells: Sequence[Cell], setting: Setting, **how: Any) -> None:
-    from dear.protocols.grid import run_grid
-    from dear.protocols.tables import to_markdown
+    from dear.evaluation.grid import run_grid
+    from dear.evaluation.tables import to_markdown
 
     def tell(done: int, result: CellResult) -> None:
         scores = ", ".join(f"{s.data} {s.part} {s.fusion:.1f}" for s in result.scores[:3])
@@ -158,7 +158,7 @@ def _carry_out(cells: Sequence[Cell], setting: Setting, **how: Any) -> None:
 def _default_data(protocol: str, broad: str, source: str | None) -> list[str]:
     """The data sets of the world or of the paper; those that are `broad` shifted are for domain, or for the world."""
     from dear.data.catalog import declarations
-    from dear.data.world.datasets import world_dataset_names
+    from dear.world.datasets import world_dataset_names
 
     names = world_dataset_names() if broad == "world-broad" else tuple(declarations())
     shifted = [name for name in names if name.startswith(broad) and name != broad]

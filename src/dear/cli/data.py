@@ -20,7 +20,7 @@ def list_datasets(root: Root = Path("data")) -> None:
     """Every data set with a name, and which of the paper's are present below ROOT."""
     from dear.data.catalog import declarations
     from dear.data.check import is_present
-    from dear.data.world.catalog import DATASETS
+    from dear.world.catalog import DATASETS
 
     rows = [
         (one.name, "yes" if is_present(one, root) else "no", f"{one.classes} classes", one.title)
@@ -48,10 +48,11 @@ def check_data(
     from dear.cli.talk import progress_bar
     from dear.data.catalog import declarations
     from dear.data.check import check_dataset
+    from dear.datasets import open_dataset
 
     declared = declarations().get(name)
     with progress_bar("opening images", declared.train + declared.val + declared.test if declared else 0) as advance:
-        health = check_dataset(name, root, declared, decode=not quick, progress=advance)
+        health = check_dataset(name, lambda: open_dataset(name, root), declared, decode=not quick, progress=advance)
     for note in health.notes:
         typer.echo(f"note: {note}")
     if health.problems:

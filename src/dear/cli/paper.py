@@ -40,8 +40,8 @@ def paper(
         raise ConfigError("Give either --mini (the embedded world) or --full (the paper's own data sets).")
     if pretrained is not None and clip is None:
         raise ConfigError("--pretrained names the weights of a backbone: give that with --clip.")
-    from dear.engine.distributed import local_device
-    from dear.paper import Order, describe_plan, run_paper, survey
+    from dear.engine.ranks import local_device
+    from dear.paper.run import Order, describe_plan, run_paper, survey
 
     usual = ("world", None) if mini else ("ViT-B-16-quickgelu", "openai")
     order = Order(

@@ -32,7 +32,7 @@ def report(
 ) -> None:
     """Write a page about a run: scores, weights, curves, confusion, examples, roles, nearest images."""
     from dear.artefact import load
-    from dear.engine.distributed import local_device
+    from dear.engine.ranks import local_device
     from dear.engine.run import read_run
 
     description = read_run(run)["description"]
@@ -49,11 +49,11 @@ def quickstart(
 ) -> None:
     """Adapt the embedded world's CLIP to half of a data set's classes, test both halves, write a report."""
     from dear.backbone.load import load_clip
-    from dear.data.catalog import open_dataset
     from dear.data.splits import few_shot
+    from dear.datasets import open_dataset
     from dear.engine.fit import make_job
+    from dear.engine.loop import TrainSettings
     from dear.engine.run import describe, run_job
-    from dear.engine.train import TrainSettings
 
     dataset = open_dataset(data)
     job = make_job(dataset, shots=16, seed=1, half="base", train=TrainSettings(epochs=epochs))
@@ -90,7 +90,7 @@ def _write_report(
     from dear.cli.data import columns
     from dear.engine.run import METRICS
     from dear.files import write_result
-    from dear.report.run_report import evaluate_halves, run_report, score_rows
+    from dear.reports.run_report import evaluate_halves, run_report, score_rows
 
     say("testing …")
     halves = evaluate_halves(model, dataset, description, drawn, workers=workers)

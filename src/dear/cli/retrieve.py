@@ -28,8 +28,8 @@ def index(
     """Encode the images of FOLDER; done again, only new and changed files are encoded."""
     from dear.artefact import load
     from dear.data.images import folder_images
-    from dear.engine.distributed import local_device
-    from dear.retrieval import update_index
+    from dear.engine.ranks import local_device
+    from dear.retrieval.index import update_index
 
     total = len(folder_images(folder))
     model = load(run, device=local_device(device))
@@ -55,10 +55,10 @@ def search(
 ) -> None:
     """Print the images nearest to QUERY by one attribute's feature, nearest first."""
     from dear.artefact import load
-    from dear.engine.distributed import local_device
-    from dear.report.sheet import write_sheet
-    from dear.retrieval import read_index
-    from dear.retrieval import search as find
+    from dear.engine.ranks import local_device
+    from dear.reports.sheet import write_sheet
+    from dear.retrieval.index import read_index
+    from dear.retrieval.index import search as find
 
     stored = read_index(to or run / "index")
     stored.features(attribute)

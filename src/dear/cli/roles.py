@@ -81,8 +81,8 @@ def show(
 ) -> None:
     """Print a role map as a grid, and write it as a page."""
     from dear.files import write_result
+    from dear.reports.role_page import role_page
     from dear.roles.grid import role_grid
-    from dear.roles.page import role_page
     from dear.roles.rolemap import RoleMap
 
     role_map = RoleMap.load(roles)

@@ -64,10 +64,10 @@ def train(
 ) -> None:
     """Adapt a CLIP to DATA; the folder OUT then holds the adapter, its log and what it was made from."""
     from dear.backbone.load import load_clip
-    from dear.data.catalog import open_dataset
-    from dear.engine.distributed import local_device
+    from dear.datasets import open_dataset
     from dear.engine.fit import make_job
-    from dear.engine.train import TrainSettings
+    from dear.engine.loop import TrainSettings
+    from dear.engine.ranks import local_device
 
     half: Any = classes
     others: dict[str, Any] = {"micro_batch": micro_batch, "precision": precision}
@@ -133,9 +133,9 @@ def evaluate(
 ) -> None:
     """Score a run on test images, among the classes of the data set, beside plain CLIP."""
     from dear.artefact import load
-    from dear.engine.distributed import local_device
-    from dear.engine.evaluate import evaluate as measure
     from dear.engine.fit import items_to_test, labels_of
+    from dear.engine.ranks import local_device
+    from dear.evaluation.evaluate import evaluate as measure
 
     half: Any = classes
     dataset, drawn = data_of_run(run, data, root, template)
@@ -162,8 +162,8 @@ def evaluate(
 
 def data_of_run(run: Path, data: str | None, root: Path | None, template: str | None) -> tuple[Dataset, list[Item]]:
     """The data set to test on, and what of it the run has learned from, which is never tested."""
-    from dear.data.catalog import open_dataset
     from dear.data.splits import few_shot, shots_from_json
+    from dear.datasets import open_dataset
     from dear.engine.run import RUN, SHOTS, read_run
 
     if not (run / RUN).is_file():
@@ -202,7 +202,7 @@ def predict(
 ) -> None:
     """Say what images show, among the run's classes or any others."""
     from dear.artefact import load
-    from dear.engine.distributed import local_device
+    from dear.engine.ranks import local_device
     from dear.predict import try_predict
 
     paths, bad = _expand(images)

@@ -27,8 +27,8 @@ def pretrain(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from dear.data.world.pretrain import Settings
-    from dear.data.world.pretrain import pretrain as run
+    from dear.world.pretrain import Settings
+    from dear.world.pretrain import pretrain as run
 
     if steps is not None and steps < 1:
         raise ConfigError(f"--steps is {steps}, but a schedule has at least one step.")
@@ -56,7 +56,7 @@ def preview(
     zoom: Annotated[int, typer.Option(min=1, max=8, help="Pixels per pixel.")] = 2,
 ) -> None:
     """Draw a contact sheet of the world."""
-    from dear.data.world.preview import contact_sheet, write_png
+    from dear.world.preview import contact_sheet, write_png
 
     write_png(contact_sheet(what), out, zoom)
     typer.echo(str(out))
@@ -71,9 +71,9 @@ def score(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Print zero-shot accuracy per attribute and per data set (all, base half, novel half)."""
-    from dear.data.world.clip import assets_folder, read_folder
-    from dear.data.world.datasets import load_world_dataset, world_dataset_names
-    from dear.data.world.score import score as measure
+    from dear.world.clip import assets_folder, read_folder
+    from dear.world.datasets import load_world_dataset, world_dataset_names
+    from dear.world.score import score as measure
 
     names = data.split(",") if data else list(world_dataset_names())
     for name in names:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dear.data.catalog import Declaration, open_dataset, read_declared
+from dear.data.catalog import Declaration, read_declared
 from dear.data.dataset import SPLITS, Dataset
 from dear.errors import DataError, ImageError
 
@@ -34,17 +34,17 @@ def is_present(one: Declaration, root: Path) -> bool:
 
 
 def check_dataset(
-    source: str,
-    root: Path | None,
+    name: str,
+    open_it: Callable[[], Dataset],
     declared: Declaration | None,
     *,
     decode: bool = True,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Health:
     """Open every image of a data set once (or only look whether it is there) and compare the counts."""
-    health = Health(source)
+    health = Health(name)
     try:
-        data = open_dataset(source, root)
+        data = open_it()
     except DataError as error:
         health.problems.append(str(error))
         return health

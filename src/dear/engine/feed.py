@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dear.data.dataset import Dataset, Item
-from dear.engine.distributed import Ranks
+from dear.engine.ranks import Ranks
 from dear.errors import DataError, ImageError
 
 Read = Callable[[int, int], Tensor]

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
-from dear.data.catalog import open_dataset
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import base_and_novel, few_shot, left_over, restrict
-from dear.engine.distributed import local_device
+from dear.datasets import open_dataset
+from dear.engine.loop import Metrics, TrainSettings
+from dear.engine.ranks import local_device
 from dear.engine.run import Job, run_job
-from dear.engine.train import Metrics, TrainSettings
 from dear.errors import ConfigError, DataError
 
 Half = Literal["all", "base", "novel"]

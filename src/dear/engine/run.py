@@ -17,10 +17,10 @@ from dear.backbone.clip import FrozenClip
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import shots_to_json
 from dear.engine.checkpoint import Progress
-from dear.engine.distributed import join
 from dear.engine.feed import Feed, live_views
-from dear.engine.prefixes import cached_views
-from dear.engine.train import Metrics, TrainSettings, train
+from dear.engine.loop import Metrics, TrainSettings, train
+from dear.engine.ranks import join
+from dear.engine.states import cached_views
 from dear.errors import ArtefactError, ConfigError, DataError, DearError, TrainingError
 from dear.files import prepare_folder, sha256, write_atomic
 from dear.methods.base import Method

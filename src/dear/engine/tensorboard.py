@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from dear.engine.train import Metrics
+from dear.engine.loop import Metrics
 from dear.errors import MissingExtraError
 
 

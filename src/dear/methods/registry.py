@@ -41,5 +41,5 @@ def list_methods() -> list[str]:
 
 
 def _import_own_methods() -> None:
-    for module in ("dear.methods.dear.model", "dear.methods.zero_shot.model"):
+    for module in ("dear.methods.dear.method", "dear.methods.zero_shot"):
         import_module(module)

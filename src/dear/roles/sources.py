@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from dear.data.catalog import dataset_names, open_dataset
 from dear.data.images import ImageList, folder_images
+from dear.datasets import dataset_names, open_dataset
 from dear.errors import ImageError
 from dear.roles.ablation import Task
 from dear.roles.corpus import TextPool, load_pool
@@ -38,8 +38,8 @@ def images_from(source: str, count: int | None = None, root: Path | None = None)
 def pool_from(source: str) -> TextPool:
     """A text pool by name ("photographs", "world") or from a file."""
     if source == WORLD:
-        from dear.data.world.grammar import PROMPTS, phrase_pool, prompt
-        from dear.data.world.vocabulary import NAMES
+        from dear.world.grammar import PROMPTS, phrase_pool, prompt
+        from dear.world.vocabulary import NAMES
 
         exemplars = {a: tuple(prompt(a, name, t) for name in NAMES[a] for t in PROMPTS[a]) for a in NAMES}
         return TextPool(WORLD, tuple(phrase_pool()), exemplars=exemplars)
@@ -63,7 +63,7 @@ def tasks_from(source: str, template: str, count: int) -> tuple[ImageList, list[
 
 
 def _world_images(count: int) -> ImageList:
-    from dear.data.world.samples import pretraining_pair
+    from dear.world.samples import pretraining_pair
 
     return ImageList(
         tuple(f"world/{index:06d}" for index in range(count)),
@@ -72,9 +72,9 @@ def _world_images(count: int) -> ImageList:
 
 
 def _world_tasks(count: int) -> tuple[ImageList, list[Task]]:
-    from dear.data.world.grammar import PROMPTS, prompt
-    from dear.data.world.samples import held_out_image, truth
-    from dear.data.world.vocabulary import ATTRIBUTES, NAMES
+    from dear.world.grammar import PROMPTS, prompt
+    from dear.world.samples import held_out_image, truth
+    from dear.world.vocabulary import ATTRIBUTES, NAMES
 
     images = ImageList(
         tuple(f"held-out/{index:06d}" for index in range(count)),

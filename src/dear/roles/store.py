@@ -9,13 +9,13 @@ from typing import Any
 
 from dear.backbone.clip import FrozenClip
 from dear.files import write_atomic
+from dear.reports.role_page import role_page
 from dear.roles.concepts import preferred_count
 from dear.roles.corpus import TextPool
 from dear.roles.discover import RULES, Discovery, DiscoverySettings
 from dear.roles.examples import Examples
 from dear.roles.grid import role_grid
 from dear.roles.moments import CHECKPOINT, Collected
-from dear.roles.page import role_page
 from dear.roles.stability import RESAMPLED, Variation
 
 FORMAT_VERSION = 1

@@ -1,0 +1,55 @@
+"""Class names and the template that turns each into a prompt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dear.errors import ClassListError
+
+DEFAULT_TEMPLATE = "a photo of a {}."
+SPECIAL_TOKENS = ("<start_of_text>", "<end_of_text>")
+
+
+@dataclass(frozen=True)
+class ClassList:
+    """Class names and the template that turns each into a prompt. Made by `class_list`."""
+
+    names: tuple[str, ...]
+    template: str
+
+    @property
+    def prompts(self) -> list[str]:
+        """One prompt a class."""
+        return [self.template.replace("{}", name) for name in self.names]
+
+
+def class_list(names: Sequence[str], template: str) -> ClassList:
+    """Check names and template: what could only give wrong predictions is refused."""
+    if isinstance(names, str):
+        raise ClassListError(f"The class list is the single word {names!r}: give a list, such as [{names!r}].")
+    if isinstance(names, set | frozenset) or not isinstance(names, Iterable):
+        raise ClassListError(
+            f"The class list is a {type(names).__name__}: give a list, whose order is the labels' order."
+        )
+    listed = list(names)
+    if not listed:
+        raise ClassListError("The class list is empty: give at least one class name.")
+    if bad := [name for name in listed if not _is_wording(name)]:
+        raise ClassListError(f"Class names must be words, but {bad[0]!r} is among them.")
+    if twice := sorted(name for name, times in Counter(listed).items() if times > 1):
+        raise ClassListError(f"Class names appear twice: {', '.join(twice)}; give each class one name of its own.")
+    if not _is_wording(template) or template.count("{}") != 1:
+        raise ClassListError(
+            f"The template {template!r} must hold '{{}}' exactly once, where the class name goes, "
+            f"as in {DEFAULT_TEMPLATE!r}."
+        )
+    return ClassList(tuple(str(name) for name in listed), template)
+
+
+def _is_wording(text: object) -> bool:
+    """Whether something is text that a tokenizer can read as words."""
+    if not isinstance(text, str) or not text.strip() or any(token in text for token in SPECIAL_TOKENS):
+        return False
+    return all(not 0xD800 <= ord(letter) < 0xE000 for letter in text)

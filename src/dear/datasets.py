@@ -1,0 +1,74 @@
+"""One function that opens any data set: the paper's or the world's by name, a folder, or a list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PIL import Image
+
+from dear.data.catalog import declarations, open_declared, open_files
+from dear.data.dataset import Dataset, Item
+from dear.errors import DataError, did_you_mean
+from dear.world.datasets import load_world_dataset, world_dataset_names
+from dear.world.render import RENDERER_VERSION
+
+LISTS = (".csv", ".json")
+
+
+def dataset_names() -> tuple[str, ...]:
+    """Every data set that has a name: the paper's and the world's."""
+    return (*declarations(), *world_dataset_names())
+
+
+def open_dataset(source: str | Path, root: str | Path | None = None, *, template: str | None = None) -> Dataset:
+    """Open a data set: a name (the paper's below `root`, or the world's), a folder of class folders, or a list."""
+    if not isinstance(source, str | Path):
+        raise DataError(
+            f"The data set is of type {type(source).__name__}: give its name, a folder, or a .csv or .json list."
+        )
+    name, path = str(source), Path(source)
+    if name in world_dataset_names():
+        return _world(name, template)
+    known = declarations()
+    if name in known:
+        if root is None:
+            raise DataError(f"{name} lies below a data folder: say which with --data-root FOLDER (data_root=FOLDER).")
+        return open_declared(known[name], Path(root), template)
+    if path.is_dir() or (path.is_file() and path.suffix.lower() in LISTS):
+        return open_files(path, template)
+    near = did_you_mean(name, dataset_names()) or " See 'dear data list'."
+    raise DataError(f"There is no data set {name!r}, nor a folder or a .csv or .json list of that name.{near}")
+
+
+def is_world(source: str | Path | Dataset) -> bool:
+    """Whether a data set is one of the embedded world's drawn ones."""
+    return (source.source if isinstance(source, Dataset) else str(source)) in world_dataset_names()
+
+
+def _world(name: str, template: str | None) -> Dataset:
+    world = load_world_dataset(name)
+
+    def items(split: str) -> tuple[Item, ...]:
+        labels = range(len(world.class_names))
+        return tuple(Item(f"{split}/{label}/{i}", label) for label in labels for i in range(world.count(split)))
+
+    def open_item(item_id: str) -> Image.Image:
+        split, label, index = item_id.split("/")
+        return Image.fromarray(world.item(split, int(label), int(index)).render())
+
+    def fingerprint(item_id: str) -> str:
+        split, label, index = item_id.split("/")
+        item = world.item(split, int(label), int(index))
+        return f"renderer {RENDERER_VERSION} {item.scene} {item.look} {item.key}"
+
+    return Dataset(
+        name,
+        world.class_names,
+        template or world.template,
+        train=items("train"),
+        val=items("val"),
+        test=items("test"),
+        open=open_item,
+        fingerprint=fingerprint,
+        source=name,
+    )

@@ -1,0 +1,106 @@
+"""The four protocols as plain data: what each cell trains on and what it is tested on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from dear.errors import ConfigError, did_you_mean
+from dear.evaluation.results import Part, Protocol
+from dear.files import sha256
+from dear.methods.registry import get_method
+
+LONGEST_NAME = 150
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training and its tests."""
+
+    protocol: Protocol
+    method: str
+    choices: tuple[tuple[str, Any], ...]
+    data: str
+    seed: int
+    shots: int
+    half: Part
+    """The classes that are learned."""
+    tests: tuple[tuple[str, Part], ...]
+    variant: str = ""
+    """What sets this cell apart from the method as it is, "" where nothing does."""
+
+    @property
+    def slug(self) -> str:
+        """A file name of its own; where letters had to be replaced, a hash tells it from others."""
+        variant = f"-{self.variant}" if self.variant else ""
+        plain = f"{self.method}{variant}-{self.data}-{self.shots}shots-seed{self.seed}"
+        safe = "".join(letter if letter.isalnum() or letter in "-_=.," else "_" for letter in plain)[:LONGEST_NAME]
+        return safe if safe == plain else f"{safe}-{sha256(plain.encode())[:8]}"
+
+
+def make_cells(
+    protocol: Protocol,
+    data: Sequence[str],
+    *,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    shots: Sequence[int],
+    source: str | None = None,
+    choices: Mapping[str, Sequence[Any]] | None = None,
+) -> list[Cell]:
+    """All cells of a grid: data sets × methods × choices × shots × seeds, in that order.
+
+    `data` are the data sets to learn, or, for the protocols that transfer, the targets of what `source` taught.
+    """
+    data, methods = tuple(dict.fromkeys(data)), tuple(dict.fromkeys(methods))
+    seeds, shots = tuple(dict.fromkeys(seeds)), tuple(dict.fromkeys(shots))
+    if not data or not methods or not seeds or not shots:
+        raise ConfigError("A grid needs at least one data set, one method, one seed and one number of shots.")
+    if (protocol in ("cross-dataset", "domain")) != (source is not None):
+        raise ConfigError("The protocols cross-dataset and domain, and only they, need a source to learn from.")
+    choices = choices or {}
+    check_choices(methods, choices)
+    cells = []
+    for learned, method in product([source] if source else data, methods):
+        names = [name for name in choices if name in get_method(method).choice_names]
+        told = [name for name in names if name != "roles" or len(choices[name]) > 1]
+        half, tests = plan(protocol, learned, [one for one in data if one != source])
+        for values in product(*(tuple(dict.fromkeys(choices[name])) for name in names)):
+            chosen = dict(zip(names, values, strict=True))
+            variant = _variant({name: chosen[name] for name in told})
+            for number, seed in product(shots, seeds):
+                cells.append(Cell(protocol, method, tuple(chosen.items()), learned, seed, number, half, tests, variant))
+    return cells
+
+
+def _variant(chosen: Mapping[str, Any]) -> str:
+    """Choices as a person would type them; masks by roles are the method as it is."""
+    told = {name: value for name, value in chosen.items() if (name, value) != ("mask", "roles")}
+    return ",".join(f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in told.items())
+
+
+def plan(protocol: Protocol, learned: str, targets: Sequence[str]) -> tuple[Part, tuple[tuple[str, Part], ...]]:
+    """Which classes a protocol learns, and what it tests."""
+    if protocol == "base-to-novel":
+        return "base", ((learned, "base"), (learned, "novel"))
+    if protocol == "few-shot":
+        return "all", ((learned, "all"),)
+    return "all", tuple((name, "all") for name in (learned, *targets))
+
+
+def _known(names: set[str]) -> str:
+    return f" Known: {', '.join(sorted(names))}." if names else " They have no settings at all."
+
+
+def check_choices(methods: Sequence[str], choices: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse a choice that none of the methods knows."""
+    known = {name for method in methods for name in get_method(method).choice_names}
+    for name in choices:
+        if name not in known:
+            raise ConfigError(
+                f"None of the methods {', '.join(methods)} has a setting {name!r}."
+                f"{did_you_mean(name, known) or _known(known)}"
+            )

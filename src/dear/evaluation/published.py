@@ -1,0 +1,132 @@
+"""The paper's own numbers, as printed, read from the package's data. Nothing here corrects them."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dear.evaluation.results import Protocol, harmonic_mean
+
+AVERAGE = "average"
+"""Stands for a data set's name where the paper averages over data sets (or over targets)."""
+DECOUPLED = "strategy=decoupled"
+"""The variant under which the paper's decoupled inference is stored."""
+
+TABLES = (
+    "base-to-novel",
+    "cross-dataset",
+    "domain",
+    "mask-strategies",
+    "losses",
+    "seeds",
+    "inference-strategy",
+    "entropy-threshold",
+    "roles-and-attributes",
+)
+"""Names of the tables, the paper's main ones first: where two tables print the same quantity, the first is found."""
+
+Quantity = Literal["base", "novel", "hm", "accuracy"]
+
+_HALF_DIGIT = 0.005 + 1e-9
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Printed(_Strict):
+    """What a table prints for one method on one data set, in per cent; None where it prints nothing."""
+
+    base: float | None = None
+    novel: float | None = None
+    hm: float | None = None
+    accuracy: float | None = None
+
+    def get(self, quantity: Quantity) -> float | None:
+        """One of the numbers."""
+        value: float | None = getattr(self, quantity)
+        return value
+
+    @property
+    def computed_hm(self) -> float | None:
+        """Harmonic mean of the printed base and novel, where both are printed."""
+        return None if self.base is None or self.novel is None else harmonic_mean(self.base, self.novel)
+
+    @property
+    def hm_follows(self) -> bool:
+        """Whether the printed harmonic mean can be that of base and novel before all three were rounded."""
+        if self.base is None or self.novel is None or self.hm is None:
+            return True
+        least = harmonic_mean(self.base - _HALF_DIGIT, self.novel - _HALF_DIGIT)
+        most = harmonic_mean(self.base + _HALF_DIGIT, self.novel + _HALF_DIGIT)
+        return least - _HALF_DIGIT <= self.hm <= most + _HALF_DIGIT
+
+
+class PublishedRow(_Strict):
+    """One method, or one variant of DeAR: its label in the paper, our name for it, its numbers by data set."""
+
+    label: str
+    method: str
+    variant: str
+    scores: dict[str, Printed] = Field(min_length=1)
+    spread: dict[str, Printed] = {}
+    """Standard deviation over seeds, where the paper prints it."""
+
+
+class PublishedTable(_Strict):
+    """One table of the paper."""
+
+    source: str
+    title: str
+    protocol: Protocol
+    rows: tuple[PublishedRow, ...] = Field(min_length=1)
+
+
+class Found(NamedTuple):
+    """A published entry and the table it stands in."""
+
+    source: str
+    printed: Printed
+    spread: Printed | None
+
+
+@cache
+def published_table(name: str) -> PublishedTable:
+    """Read one of `TABLES`."""
+    file = resources.files("dear") / "assets" / "published" / f"{name}.json"
+    return PublishedTable.model_validate_json(file.read_text(encoding="utf-8"))
+
+
+def find_published(protocol: Protocol, method: str, variant: str = "", data: str = AVERAGE) -> Found | None:
+    """What the paper prints for a method (as the grid names it) on a data set, or None."""
+    wanted = _settings(variant)
+    for table in map(published_table, TABLES):
+        for row in table.rows if table.protocol == protocol else ():
+            if row.method == method and _settings(row.variant) == wanted and data in row.scores:
+                return Found(table.source, row.scores[data], row.spread.get(data))
+    return None
+
+
+def data_sets(protocol: Protocol) -> tuple[str, ...]:
+    """The data sets over which the paper's average of a protocol goes; () where it prints no table."""
+    for table in map(published_table, TABLES):
+        if table.protocol == protocol:
+            names = (name for name in table.rows[0].scores if name != AVERAGE)
+            return tuple(name for name in names if protocol == "base-to-novel" or name != "imagenet")
+    return ()
+
+
+def _settings(variant: str) -> frozenset[tuple[str, str | float]]:
+    """A variant whatever the order of its settings, with 0 and 0.0 the same."""
+    pairs = (setting.partition("=") for setting in variant.split(",") if setting)
+    return frozenset((name.strip(), _number(value.strip())) for name, _, value in pairs)
+
+
+def _number(value: str) -> str | float:
+    try:
+        return float(value)
+    except ValueError:
+        return value

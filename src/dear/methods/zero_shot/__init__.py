@@ -1,1 +1,0 @@
-"""Plain CLIP as a method: nothing to train, everything to compare with."""

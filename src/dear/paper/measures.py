@@ -1,0 +1,194 @@
+"""What the paper shows beside its grids: search by attribute, and ablations. Measured once, kept as JSON.
+
+Shapes: N images, G kinds of features, E joint embedding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from dear.backbone.clip import FrozenClip
+from dear.data.dataset import Dataset
+from dear.data.images import ImageList, image_batches
+from dear.files import sha256, write_atomic
+from dear.methods.base import Method
+from dear.retrieval.index import encode, feature_kinds, model_hash, nearest
+from dear.roles.ablation import Drop, Task, collect_terms
+from dear.roles.ablation_report import Ablation, Group, measure
+from dear.roles.rolemap import RoleMap
+from dear.roles.sources import WORLD, tasks_from
+
+NEIGHBOURS = 10
+QUERIES = 4
+SHOWN = 8
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Images to search and to ablate on, and the tasks (what each image shows, and a prompt a value) known of them."""
+
+    images: ImageList
+    tasks: tuple[Task, ...]
+    mark: str
+    """Changes where the images change."""
+
+
+def world_gallery(count: int) -> Gallery:
+    """Held-out scenes of the world with their five attributes."""
+    from dear.world.render import RENDERER_VERSION
+
+    images, tasks = tasks_from(WORLD, "{}", count)
+    kept = ImageList(images.names, lambda index: images.open(index).convert("RGB"))
+    return Gallery(kept, tuple(tasks), f"renderer {RENDERER_VERSION}, {count} held-out scenes")
+
+
+def dataset_gallery(dataset: Dataset, count: int) -> Gallery:
+    """Test images of a data set, evenly spread, with their classes."""
+    items = dataset.test
+    chosen = [items[index * len(items) // count] for index in range(count)] if count < len(items) else list(items)
+    prompts = tuple(dataset.template.replace("{}", name) for name in dataset.class_names)
+    task = Task("class", torch.tensor([item.label for item in chosen]), prompts)
+    mark = sha256("\n".join(f"{item.id} {dataset.fingerprint(item.id)}" for item in chosen).encode())
+    return Gallery(dataset.images(chosen), (task,), f"{dataset.name} {mark}")
+
+
+def precision_at(features_NE: Tensor, values_N: Tensor, k: int) -> float:
+    """Per cent of every image's k nearest others, by cosine, that share its value."""
+    count = len(features_NE)
+    if count < 2:
+        return 0.0
+    scores_NN = features_NE @ features_NE.T
+    scores_NN.fill_diagonal_(-torch.inf)
+    near_NK = scores_NN.topk(min(k, count - 1)).indices
+    return 100 * float((values_N[near_NK] == values_N[:, None]).double().mean())
+
+
+def chance_of(values_N: Tensor) -> float:
+    """Per cent of the other images that share an image's value, on average: what picking blindly finds."""
+    count = len(values_N)
+    same = values_N.bincount().double()
+    return 100 * float((same * (same - 1)).sum() / (count * (count - 1))) if count > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """How well each kind of feature finds images that share each property, and a few searches to look at."""
+
+    images: int
+    k: int
+    kinds: tuple[str, ...]
+    properties: tuple[str, ...]
+    precision: tuple[tuple[float, ...], ...]
+    """A row a kind of feature, a column a property."""
+    chance: tuple[float, ...]
+    searches: tuple[tuple[int, tuple[tuple[int, ...], ...]], ...]
+    """A query image, and what each kind of feature finds for it."""
+
+
+@torch.inference_mode()
+def measure_retrieval(model: Method, gallery: Gallery, *, workers: int = 2) -> Retrieval:
+    """Encode the gallery by every kind of feature and search it by every image."""
+    features: list[Tensor] = []
+    read: list[int] = []
+    for group in image_batches(gallery.images, model.clip.preprocess_eval, size=64, workers=workers):
+        if group.images is not None:
+            features.append(encode(model, group.images))
+            read += group.indices
+    features_NGE = torch.cat(features)
+    labels = [task.labels_N[read] for task in gallery.tasks]
+    kinds = feature_kinds(model)
+    searches = []
+    for row in [index * len(read) // QUERIES for index in range(min(QUERIES, len(read)))]:
+        found = []
+        for number in range(len(kinds)):
+            hits = nearest(features_NGE[row, number], features_NGE[:, number], SHOWN + 1)
+            found.append(tuple(read[place] for place, _ in hits if place != row)[:SHOWN])
+        searches.append((read[row], tuple(found)))
+    return Retrieval(
+        images=len(read),
+        k=NEIGHBOURS,
+        kinds=kinds,
+        properties=tuple(task.name for task in gallery.tasks),
+        precision=tuple(
+            tuple(round(precision_at(features_NGE[:, number], one, NEIGHBOURS), 4) for one in labels)
+            for number in range(len(kinds))
+        ),
+        chance=tuple(round(chance_of(one), 4) for one in labels),
+        searches=tuple(searches),
+    )
+
+
+def kept_retrieval(path: Path, model: Method, gallery: Gallery, *, workers: int = 2) -> Retrieval:
+    """Read what was measured before, or measure and keep it."""
+    mark = sha256(json.dumps([VERSION, model_hash(model), gallery.mark, NEIGHBOURS, QUERIES, SHOWN]).encode())
+    if (before := _read(path, mark)) is not None:
+        return Retrieval(**{name: _tuples(value) for name, value in before.items()})
+    found = measure_retrieval(model, gallery, workers=workers)
+    _write(path, mark, asdict(found))
+    return found
+
+
+def kept_ablation(path: Path, clip: FrozenClip, roles: RoleMap, gallery: Gallery, *, workers: int = 2) -> Ablation:
+    """Read what was measured before, or mean-ablate heads and layers and keep what it costs."""
+    mark = sha256(json.dumps([VERSION, clip.weights_sha256, roles.to_json(), gallery.mark]).encode())
+    if (before := _read(path, mark)) is not None:
+        return _ablation(before)
+    groups = image_batches(gallery.images, clip.preprocess_eval, size=64, workers=workers)
+    terms, read = collect_terms(clip, groups)
+    found = measure(clip, roles, terms, [task.only(read) for task in gallery.tasks])
+    _write(path, mark, asdict(found))
+    return found
+
+
+def picture(gallery: Gallery, index: int, side: int) -> Image.Image:
+    """An image of the gallery as a small square."""
+    image = gallery.images.open(index).convert("RGB")
+    edge = min(image.size)
+    left, top = (image.width - edge) // 2, (image.height - edge) // 2
+    return image.crop((left, top, left + edge, top + edge)).resize((side, side), Image.Resampling.BICUBIC)
+
+
+def _ablation(before: dict[str, Any]) -> Ablation:
+    def drop(one: dict[str, Any]) -> Drop:
+        return Drop(one["what"], _tuples(one["heads"]), tuple(one["drops"]))
+
+    groups = tuple(
+        Group(one["attribute"], drop(one["removed"]), tuple(one["random_means"]), tuple(one["random_spreads"]))
+        for one in before["groups"]
+    )
+    return Ablation(
+        images=before["images"],
+        tasks=tuple(before["tasks"]),
+        base=tuple(before["base"]),
+        groups=groups,
+        layers=tuple(map(drop, before["layers"])),
+        heads=tuple(map(drop, before["heads"])),
+        draws=before["draws"],
+    )
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def _read(path: Path, mark: str) -> dict[str, Any] | None:
+    """What a file holds, if it is whole and of the same measurement."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return dict(content["found"]) if content["fingerprint"] == mark else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(path: Path, mark: str, found: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, (json.dumps({"fingerprint": mark, "found": found}, indent=1) + "\n").encode())

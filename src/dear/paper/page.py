@@ -1,0 +1,161 @@
+"""The report of a whole paper: one page, a Markdown file a table, a file a figure, and everything as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from dear.errors import OverwriteError
+from dear.evaluation.results import CellResult
+from dear.files import write_atomic
+from dear.paper import tables
+from dear.paper.figures import (
+    ablation_result_part,
+    few_shot_part,
+    fusion_part,
+    retrieval_part,
+    roles_part,
+)
+from dear.paper.measures import Gallery, Retrieval
+from dear.paper.plan import Experiment, Sets, results_of
+from dear.reports.parts import Part, Table, part_json, part_markdown, report_page
+from dear.roles.ablation_report import Ablation
+from dear.roles.rolemap import RoleMap
+
+FORMAT, FORMAT_VERSION = "dear-paper", 1
+PAGE, RESULTS, TABLES, FIGURES = "report.html", "results.json", "tables", "figures"
+
+Kind = Literal["mini", "full"]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything a report is made from; what has not been computed yet is not there."""
+
+    kind: Kind
+    sets: Sets
+    experiments: tuple[Experiment, ...]
+    results: Sequence[CellResult]
+    setting: str
+    """One sentence: how everything was trained."""
+    roles: RoleMap | None = None
+    retrieval: Retrieval | None = None
+    ablation: Ablation | None = None
+    gallery: Gallery | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Data sets that are not there, and how to get them."""
+
+
+def make_parts(found: Findings) -> list[Part]:
+    """Every table and figure, in the order of the plan."""
+    return [_part(found, experiment) for experiment in found.experiments]
+
+
+def _part(found: Findings, one: Experiment) -> Part:
+    results, sets = found.results, found.sets
+    from_cells: dict[str, Callable[[], Part]] = {
+        "table-2": lambda: tables.base_to_novel_part(one, results),
+        "table-3": lambda: tables.transfer_part(one, results, "cross-dataset"),
+        "table-4": lambda: tables.transfer_part(one, results, "domain"),
+        "table-5": lambda: tables.ablation_part(one, results, "mask-strategies", tables.mask_lines()),
+        "table-6": lambda: tables.ablation_part(one, results, "losses", tables.loss_lines()),
+        "figure-4": lambda: few_shot_part(one, results),
+        "supplement-table-3": lambda: tables.seeds_part(one, results, sets),
+        "supplement-table-5": lambda: tables.strategy_part(one, results),
+        "supplement-table-6-left": lambda: tables.source_part(
+            one, results, "entropy-threshold", tables.threshold_lines(), sets
+        ),
+        "supplement-table-6-right": lambda: tables.source_part(
+            one, results, "roles-and-attributes", tables.role_lines(), sets
+        ),
+        "supplement-figure-2": lambda: fusion_part(one, results, sets),
+    }
+    if one.blocked:
+        return tables.empty_part(one, results)
+    if one.key in from_cells:
+        return from_cells[one.key]()
+    if one.key == "supplement-table-2" and found.roles:
+        return roles_part(one, found.roles, RoleMap.load("vit-b-16"))
+    if one.key == "figure-3" and found.retrieval and found.gallery:
+        return retrieval_part(one, found.retrieval, found.gallery)
+    if one.key == "mean-ablation" and found.ablation:
+        return ablation_result_part(one, found.ablation)
+    return Part(one.key, one.title, notes=("Not measured yet.",))
+
+
+def write_paper(out: Path, found: Findings) -> None:
+    """Write the page, the tables, the figures and the JSON; the same findings always give the same bytes."""
+    parts = make_parts(found)
+    try:
+        for folder in (TABLES, FIGURES):
+            (out / folder).mkdir(parents=True, exist_ok=True)
+        for part in parts:
+            write_atomic(out / TABLES / f"{part.key}.md", part_markdown(part).encode())
+            for figure in part.figures:
+                write_atomic(out / FIGURES / figure.file, figure.data)
+        write_atomic(out / RESULTS, results_json(found, parts).encode())
+        write_atomic(out / PAGE, page_html(found, parts).encode())
+    except OSError as error:
+        raise OverwriteError(f"The report cannot be written to {out} ({error.strerror}).") from None
+
+
+def page_html(found: Findings, parts: Sequence[Part]) -> str:
+    """The page as text; it needs no other file and no network."""
+    title = {"mini": "DeAR on the world: the mini paper", "full": "DeAR: the paper's tables and figures again"}
+    intro = [_INTRO[found.kind], *_state(found)]
+    missing = [
+        Part(
+            "missing",
+            "Data sets that are not there",
+            tables=(Table(("data", "how to get it"), tuple(found.missing.items()), words=2),),
+        )
+    ]
+    return report_page(title[found.kind], found.setting, intro, [*parts, *(missing if found.missing else [])])
+
+
+_INTRO = {
+    "mini": "Every table and figure of the paper, computed on drawn data sets that stand in for its photographs, with "
+    "a CLIP that was trained on drawings. The paper's own numbers stand in the shaded columns: they are of ViT-B/16 on "
+    "photographs, so orders can be compared and levels cannot.",
+    "full": "Every table and figure of the paper, as far as its data sets are there. The paper's own numbers stand in "
+    "the shaded columns.",
+}
+
+
+def _state(found: Findings) -> list[str]:
+    cells = {cell for experiment in found.experiments for cell in experiment.cells}
+    done = {
+        (one.protocol, one.method, one.variant, one.data, one.seed, one.shots)
+        for experiment in found.experiments
+        for one in results_of(experiment, found.results)
+    }
+    if len(done) < len(cells):
+        return [f"This report is not complete: {len(done)} of {len(cells)} cells are done."]
+    return []
+
+
+def results_json(found: Findings, parts: Sequence[Part]) -> str:
+    """Every number of the report, and every cell's scores."""
+    content = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "paper": found.kind,
+        "setting": found.setting,
+        "backbone": found.results[0].backbone.model_dump() if found.results else None,
+        "missing": dict(found.missing),
+        "parts": [part_json(part) for part in parts],
+        "cells": [_cell_json(cell) for cell in found.results],
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _cell_json(cell: CellResult) -> dict[str, Any]:
+    """What a cell found, without what depends on the machine's speed."""
+    names = {"protocol", "method", "variant", "data", "seed", "shots", "alpha", "skipped"}
+    plain = cell.model_dump(mode="json", include=names)
+    shown = {"data", "part", "fusion", "decoupled", "images", "unreadable"}
+    scores = [one.model_dump(mode="json", include=shown) for one in cell.scores]
+    return {**plain, "scores": scores}

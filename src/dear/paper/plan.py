@@ -1,0 +1,204 @@
+"""The whole paper as plain data: which cells each of its tables and figures needs, on the world or on the real sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dear.data.catalog import declarations
+from dear.evaluation.cells import Cell, make_cells
+from dear.evaluation.published import data_sets
+from dear.evaluation.results import CellResult, Protocol
+from dear.world.catalog import DATASETS
+
+SHOTS = 16
+FEW_SHOTS = (1, 2, 4, 8, 16)
+MASKS = ("all_generalization", "all_mixed")
+LOSSES: tuple[dict[str, Any], ...] = ({"lambda_reg": 0, "lambda_fusion": 0}, {"lambda_fusion": 0})
+THRESHOLDS = (10, 20, 30, 40)
+ATTRIBUTE_COUNTS = (3, 7)
+
+
+@dataclass(frozen=True)
+class Sets:
+    """The data sets of a paper: those of its Table 2, the one that stands for ImageNet, and its shifted variants."""
+
+    learned: tuple[str, ...]
+    source: str
+    shifted: tuple[str, ...]
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every one of them, once."""
+        return tuple(dict.fromkeys((*self.learned, self.source, *self.shifted)))
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """What is learned, without the source."""
+        return tuple(name for name in self.learned if name != self.source)
+
+
+MINI = Sets(
+    learned=tuple(name for name in DATASETS if not name.startswith("world-broad-")),
+    source="world-broad",
+    shifted=tuple(name for name in DATASETS if name.startswith("world-broad-")),
+)
+FULL = Sets(
+    learned=data_sets("base-to-novel"),
+    source="imagenet",
+    shifted=("imagenetv2", "imagenet_sketch", "imagenet_a", "imagenet_r"),
+)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure: the cells it needs, what had to be left out, and why nothing of it can run."""
+
+    key: str
+    title: str
+    cells: tuple[Cell, ...] = ()
+    lacks: tuple[str, ...] = ()
+    """Data sets that are not there."""
+    blocked: str = ""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything: seeds, shots of the few-shot curves, choices that all cells share."""
+
+    seeds: tuple[int, ...] = (1, 2, 3)
+    few_shots: tuple[int, ...] = FEW_SHOTS
+    roles: str | None = None
+    has_entropies: bool = True
+    """Whether the role map records entropies, so that it can be cut at other thresholds."""
+
+
+def plan_paper(sets: Sets, scale: Scale | None = None, present: Iterable[str] | None = None) -> tuple[Experiment, ...]:
+    """Every table and figure in the paper's order; equal cells are equal objects, so that they are computed once."""
+    scale = scale or Scale()
+    there = frozenset(sets.all if present is None else present)
+    learned = [name for name in sets.learned if name in there]
+    none = "" if learned else "none of the data sets is there"
+    no_source = "" if sets.source in there else f"{sets.source} is not there"
+    lacks = tuple(name for name in sets.learned if name not in there)
+    adapted = _base_to_novel(learned, scale)
+    plain = _base_to_novel(learned, scale, method="zero_shot")
+    masks = [cell for mask in MASKS for cell in _base_to_novel(learned, scale, mask=mask)]
+    losses = [cell for choices in LOSSES for cell in _base_to_novel(learned, scale, **choices)]
+    at_source = [sets.source] if not no_source else []
+    of_source = [cell for cell in adapted if cell.data == sets.source]
+    cuts = [cell for percent in THRESHOLDS for cell in _base_to_novel(at_source, scale, threshold=percent)]
+    roles = _base_to_novel(at_source, scale, mask="shuffled")
+    roles += [cell for count in ATTRIBUTE_COUNTS for cell in _base_to_novel(at_source, scale, attributes=count)]
+    curves = _few_shot(learned, scale)
+    searched = [cell for cell in curves if (cell.method, cell.data, cell.shots) == ("dear", sets.source, SHOTS)][:1]
+    no_cuts = "" if scale.has_entropies else "the role map records no entropies to cut at another threshold"
+
+    def one(
+        key: str, title: str, cells: Sequence[Cell], blocked: str = "", lacking: tuple[str, ...] = ()
+    ) -> Experiment:
+        return Experiment(key, title, () if blocked else tuple(cells), lacking, blocked)
+
+    return (
+        one("table-2", "Table 2: base-to-novel generalisation", [*plain, *adapted], none, lacks),
+        _transfer("table-3", "Table 3: cross-dataset", "cross-dataset", sets, sets.others, there, scale),
+        _transfer("table-4", "Table 4: domain generalisation", "domain", sets, sets.shifted, there, scale),
+        one("table-5", "Table 5: mask strategies", [*masks, *adapted], none, lacks),
+        one("table-6", "Table 6: parts of the loss", [*losses, *adapted], none, lacks),
+        one("figure-3", "Figure 3: retrieval by attribute", searched, no_source or _no_search(searched)),
+        one("figure-4", "Figures 4 and 5: few-shot learning", curves, none, lacks),
+        one("supplement-table-2", "Supplement, Table 2: roles of heads", ()),
+        one("supplement-table-3", "Supplement, Table 3: seeds", adapted, none, lacks),
+        one("supplement-table-5", "Supplement, Table 5: inference strategy", adapted, none, lacks),
+        one("supplement-table-6-left", "Supplement, Table 6 (left): entropy threshold", cuts, no_source or no_cuts),
+        one("supplement-table-6-right", "Supplement, Table 6 (right): roles", [*roles, *of_source], no_source),
+        one("supplement-figure-2", "Supplement, Figure 2: fusion weights", adapted, none, lacks),
+        one("mean-ablation", "Supplement, A.3: mean-ablation of heads and layers", (), no_source),
+    )
+
+
+def cells_by_protocol(experiments: Iterable[Experiment]) -> dict[Protocol, list[Cell]]:
+    """Every cell that any experiment needs, once."""
+    found: dict[Protocol, list[Cell]] = {}
+    for cell in dict.fromkeys(cell for experiment in experiments for cell in experiment.cells):
+        found.setdefault(cell.protocol, []).append(cell)
+    return found
+
+
+def identity(one: Cell | CellResult) -> tuple[str, str, str, str, int, int]:
+    """What a cell and its result have in common."""
+    return one.protocol, one.method, one.variant, one.data, one.seed, one.shots
+
+
+def results_of(experiment: Experiment, results: Iterable[CellResult]) -> list[CellResult]:
+    """The results of an experiment's cells, as many as there are."""
+    found = {identity(result): result for result in results}
+    return [found[identity(cell)] for cell in experiment.cells if identity(cell) in found]
+
+
+def steps_of(cell: Cell, epochs: int, batch: int = 16) -> int:
+    """How many updates a cell's training takes, where each class has as many images as are asked for."""
+    if cell.method == "zero_shot":
+        return 0
+    classes = _classes(cell.data)
+    learned = -(-classes // 2) if cell.half == "base" else classes
+    return epochs * -(-learned * cell.shots // batch)
+
+
+def _classes(name: str) -> int:
+    return len(DATASETS[name].classes) if name in DATASETS else declarations()[name].classes
+
+
+def _base_to_novel(data: Sequence[str], scale: Scale, *, method: str = "dear", **choices: Any) -> list[Cell]:
+    return _cells("base-to-novel", data, scale, method, (SHOTS,), scale.seeds, choices=choices)
+
+
+def _few_shot(data: Sequence[str], scale: Scale) -> list[Cell]:
+    """Curves; plain CLIP learns nothing, so one number of shots is enough for it."""
+    plain = _cells("few-shot", data, scale, "zero_shot", scale.few_shots[-1:], scale.seeds)
+    return [*plain, *_cells("few-shot", data, scale, "dear", scale.few_shots, scale.seeds)]
+
+
+def _transfer(
+    key: str,
+    title: str,
+    protocol: Protocol,
+    sets: Sets,
+    targets: Sequence[str],
+    there: frozenset[str],
+    scale: Scale,
+) -> Experiment:
+    lacks = tuple(name for name in (sets.source, *targets) if name not in there)
+    found = [name for name in targets if name in there]
+    if sets.source in lacks or not found:
+        absent = sets.source if sets.source in lacks else "each of its targets"
+        return Experiment(key, title, lacks=lacks, blocked=f"{absent} is not there")
+    cells: list[Cell] = []
+    for method in ("zero_shot", "dear"):
+        cells += _cells(protocol, found, scale, method, (SHOTS,), scale.seeds, source=sets.source)
+    return Experiment(key, title, tuple(cells), lacks)
+
+
+def _cells(
+    protocol: Protocol,
+    data: Sequence[str],
+    scale: Scale,
+    method: str,
+    shots: Sequence[int],
+    seeds: Sequence[int],
+    *,
+    source: str | None = None,
+    choices: Mapping[str, Any] | None = None,
+) -> list[Cell]:
+    """Cells of one method; nothing is random in plain CLIP, so one seed is enough for it."""
+    if not data:
+        return []
+    told = {"roles": scale.roles} if scale.roles and method == "dear" else {}
+    chosen = {name: [value] for name, value in {**told, **(choices or {})}.items()}
+    seeds = seeds[:1] if method == "zero_shot" else seeds
+    return make_cells(protocol, data, methods=[method], seeds=seeds, shots=shots, source=source, choices=chosen)
+
+
+def _no_search(searched: Sequence[Cell]) -> str:
+    return "" if searched else f"no adapter is trained on {SHOTS} shots of all classes"

@@ -1,0 +1,320 @@
+"""The whole paper in one resumable run: look what is there, run what is not done, measure, write the report."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from dear.artefact import load
+from dear.backbone.clip import FrozenClip
+from dear.backbone.load import load_clip
+from dear.data.catalog import declarations
+from dear.datasets import open_dataset
+from dear.engine.loop import TrainSettings
+from dear.errors import ConfigError, DataError, DearError, OverwriteError, RoleMapError
+from dear.evaluation.cells import Cell
+from dear.evaluation.grid import CELLS, RUNS, Setting, done_before, forget_data, run_grid
+from dear.evaluation.results import CellResult, Protocol
+from dear.evaluation.tables import to_csv, to_markdown
+from dear.files import check_folder, prepare_folder, write_atomic
+from dear.methods.dear.method import LAST_LAYERS
+from dear.methods.dear.roles import roles_for
+from dear.paper.measures import Gallery, dataset_gallery, kept_ablation, kept_retrieval, world_gallery
+from dear.paper.page import FIGURES, PAGE, RESULTS, TABLES, Findings, Kind, write_paper
+from dear.paper.plan import (
+    FEW_SHOTS,
+    FULL,
+    MINI,
+    SHOTS,
+    Experiment,
+    Scale,
+    Sets,
+    cells_by_protocol,
+    identity,
+    plan_paper,
+    steps_of,
+)
+from dear.roles.rolemap import RoleMap, shipped_maps
+from dear.world.catalog import DATASETS
+
+GRIDS, MEASURES = "grids", "measures"
+GUESSED = {"mini": 0.16, "full": 0.25}
+"""Seconds an update, tests included, before anything has been measured: the world on one core, ViT-B/16 on a GPU."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What was asked for. The defaults are those of the mini paper."""
+
+    out: Path
+    kind: Kind = "mini"
+    clip: str = "world"
+    pretrained: str | None = None
+    root: Path | None = None
+    roles: str | None = None
+    seeds: tuple[int, ...] = (1, 2, 3)
+    few_shots: tuple[int, ...] = FEW_SHOTS
+    epochs: int = 10
+    cached_views: int = 4
+    images: int = 1000
+    """Images for the searches and the ablations."""
+    jobs: int = 2
+    workers: int = 2
+    device: str = "cpu"
+
+    @property
+    def sets(self) -> Sets:
+        """The data sets of this kind of paper."""
+        return MINI if self.kind == "mini" else FULL
+
+    def setting(self, protocol: Protocol) -> Setting:
+        """What all cells of a protocol share; a folder each, all with one cache."""
+        return Setting(
+            out=self.out / GRIDS / protocol,
+            clip=self.clip,
+            pretrained=self.pretrained,
+            root=self.root,
+            device=self.device,
+            train=TrainSettings(epochs=self.epochs),
+            cached_views=self.cached_views,
+            cache=self.out / "cache",
+            workers=self.workers,
+            threads=max(1, torch.get_num_threads() // self.jobs),
+        )
+
+    def sentence(self) -> str:
+        """How everything is trained, in one sentence."""
+        views = f"{self.cached_views} stored views an image" if self.cached_views else "new views every epoch"
+        clip = " ".join(filter(None, (self.clip.rpartition("/")[2], self.pretrained)))
+        seeds = ", ".join(map(str, self.seeds))
+        return (
+            f"Backbone {clip}; seed{'s' if len(self.seeds) > 1 else ''} {seeds}; "
+            f"{SHOTS} shots unless said otherwise, {self.epochs} epochs, {views}."
+        )
+
+
+class Cost(NamedTuple):
+    """How much there is to do, and how long it will take."""
+
+    cells: int
+    done: int
+    steps_left: int
+    seconds_a_step: float
+    measured: bool
+    jobs: int
+
+    @property
+    def minutes(self) -> float:
+        """Of trainings and tests still to be run."""
+        return self.steps_left * self.seconds_a_step / self.jobs / 60
+
+    def sentence(self) -> str:
+        """For the person who waits."""
+        how = "as the cells that are done took" if self.measured else "a guess until some cells are done"
+        left = f"{self.cells - self.done} to do, about {self.minutes:.0f} min with {self.jobs} at a time ({how})"
+        return f"{self.cells} cells: {self.done} done, {left if self.done < self.cells else 'none to do'}"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The plan with what is there, what is missing and what is done."""
+
+    experiments: tuple[Experiment, ...]
+    missing: dict[str, str]
+    done: dict[tuple[str, str, str, str, int, int], CellResult]
+    cost: Cost
+
+
+def survey(order: Order, find: Callable[[Order, Cell], CellResult | None] | None = None) -> Survey:
+    """Look, and compute nothing; `find` says what a cell found before, by default as its file alone tells."""
+    missing = missing_sets(order.sets, order.root)
+    roles = _expected_roles(order)
+    scale = Scale(order.seeds, order.few_shots, order.roles, roles is None or _has_entropies(roles))
+    there = [name for name in order.sets.all if name not in missing]
+    experiments = plan_paper(order.sets, scale, there)
+    cells = [cell for found in cells_by_protocol(experiments).values() for cell in found]
+    found = {identity(cell): (find or _on_file)(order, cell) for cell in cells}
+    done = {key: result for key, result in found.items() if result is not None}
+    return Survey(experiments, missing, done, estimate(order, cells, done.values()))
+
+
+def estimate(order: Order, cells: Sequence[Cell], done: Iterable[CellResult]) -> Cost:
+    """The cost of what is left, from what the cells that are done took."""
+    finished = list(done)
+    keys = {identity(result) for result in finished}
+    trained = [result for result in finished if result.steps]
+    a_step = sum(one.seconds for one in trained) / sum(one.steps for one in trained) if trained else 0.0
+    return Cost(
+        cells=len(cells),
+        done=len(finished),
+        steps_left=sum(steps_of(cell, order.epochs) for cell in cells if identity(cell) not in keys),
+        seconds_a_step=a_step or GUESSED[order.kind],
+        measured=bool(a_step),
+        jobs=order.jobs,
+    )
+
+
+def missing_sets(sets: Sets, root: Path | None) -> dict[str, str]:
+    """The data sets that cannot be read, and what to do about each."""
+    found = {}
+    for name in sets.all:
+        if name in DATASETS:
+            continue
+        if root is None:
+            raise ConfigError("The full paper reads its data sets below a folder: say which with --root FOLDER.")
+        one = declarations()[name]
+        try:
+            open_dataset(name, root)
+        except DataError as error:
+            there = (root / one.folder).is_dir()
+            found[name] = str(error) if there else f"{one.get} It belongs into the folder {one.folder} below --root."
+    return found
+
+
+def describe_plan(order: Order, looked: Survey) -> str:
+    """The plan as text: every table and figure, how many of its cells are done, and what is missing."""
+    lines = []
+    for one in looked.experiments:
+        done = sum(identity(cell) in looked.done for cell in one.cells)
+        state = f"{done} of {len(one.cells)} cells done" if one.cells else "no cells of its own"
+        state = f"cannot run: {one.blocked}" if one.blocked else state
+        lacks = f"; without {', '.join(one.lacks)}" if one.lacks and not one.blocked else ""
+        lines.append(f"{one.title}: {state}{lacks}")
+    lines += [f"missing {name}: {how}" for name, how in looked.missing.items()]
+    if _expected_roles(order) is None:
+        lines.append(f"missing: a role map for {order.clip}; make one with 'dear roles discover', give it as --roles")
+    return "\n".join([*lines, looked.cost.sentence()])
+
+
+def run_paper(order: Order, say: Say = lambda remark: None, *, resume: bool = True, overwrite: bool = False) -> Path:
+    """Run everything that is not done, and write the report; returns the page's path.
+
+    Whatever can be refused is refused before anything is written or, with `overwrite`, removed.
+    """
+    check_folder(order.out, resume=resume, overwrite=overwrite)
+    clip = load_clip(order.clip, order.pretrained, order.device)
+    roles = _roles(order, clip)
+    missing_sets(order.sets, order.root)
+    _prepare(order.out, resume=resume, overwrite=overwrite)
+    forget_data()
+    looked = survey(order, lambda order, cell: done_before(cell, order.setting(cell.protocol)))
+    for name, how in looked.missing.items():
+        say(f"missing {name}: {how}")
+    say(looked.cost.sentence())
+    results: list[CellResult] = []
+    found = Findings(
+        kind=order.kind,
+        sets=order.sets,
+        experiments=looked.experiments,
+        results=results,
+        setting=order.sentence(),
+        roles=roles,
+        missing=looked.missing,
+    )
+    for protocol, cells in cells_by_protocol(looked.experiments).items():
+        results += _run_protocol(order, protocol, cells, looked, say)
+        write_paper(order.out, found)
+    write_paper(order.out, _measured(order, clip, roles, found, say))
+    return order.out / PAGE
+
+
+def _prepare(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """As every output folder: not empty is refused; starting again removes a paper's parts, but no cache."""
+    others = out.is_dir() and any(out.iterdir()) and not any((out / name).exists() for name in (RESULTS, GRIDS))
+    if overwrite and others:
+        raise OverwriteError(f"{out} holds something else than a paper: choose another folder.")
+    prepare_folder(out, (PAGE, RESULTS), resume=resume, overwrite=overwrite)
+    for part in (GRIDS, MEASURES, TABLES, FIGURES) if overwrite else ():
+        shutil.rmtree(out / part, ignore_errors=True)
+
+
+def _run_protocol(
+    order: Order, protocol: Protocol, cells: Sequence[Cell], looked: Survey, say: Say
+) -> list[CellResult]:
+    """What is done is there already; the rest runs, several at a time."""
+    setting = order.setting(protocol)
+    before = [looked.done[identity(cell)] for cell in cells if identity(cell) in looked.done]
+    rest = [cell for cell in cells if identity(cell) not in looked.done]
+
+    def tell(done: int, result: CellResult) -> None:
+        scores = ", ".join(f"{one.data} {one.part} {one.fusion:.1f}" for one in result.scores[:3])
+        name = f"{result.method} {result.variant}".strip()
+        say(
+            f"[{protocol} {len(before) + done}/{len(cells)}] {name}, seed {result.seed}, {result.shots} shots: {scores}"
+        )
+        if result.unreadable or result.skipped:
+            say(f"  unreadable images: {result.unreadable} in tests, counted as wrong; {result.skipped} in training")
+
+    found = list(before)
+    found += run_grid(rest, setting, resume=True, jobs=min(order.jobs, len(rest)), on_cell=tell) if rest else []
+    by_identity = {identity(result): result for result in found}
+    ordered = [by_identity[identity(cell)] for cell in cells]
+    write_atomic(setting.out / "table.csv", to_csv(ordered).encode())
+    write_atomic(setting.out / "table.md", to_markdown(ordered).encode())
+    return ordered
+
+
+def _measured(order: Order, clip: FrozenClip, roles: RoleMap, found: Findings, say: Say) -> Findings:
+    """The findings with searches and ablations, where the data set they need is there."""
+    runs = {one.key: one for one in found.experiments if not one.blocked}
+    if not {"figure-3", "mean-ablation"} & runs.keys():
+        return found
+    gallery = _gallery(order)
+    folder = order.out / MEASURES
+    if "mean-ablation" in runs:
+        say(f"mean-ablation on {len(gallery.images):,} images")
+        ablation = kept_ablation(folder / "ablation.json", clip, roles, gallery, workers=order.workers)
+        found = replace(found, ablation=ablation)
+    if "figure-3" in runs:
+        say(f"searches among {len(gallery.images):,} images")
+        cell = runs["figure-3"].cells[0]
+        model = load(order.setting(cell.protocol).out / RUNS / cell.slug, clip)
+        retrieval = kept_retrieval(folder / "retrieval.json", model, gallery, workers=order.workers)
+        found = replace(found, retrieval=retrieval, gallery=gallery)
+    return found
+
+
+def _gallery(order: Order) -> Gallery:
+    if order.kind == "mini":
+        return world_gallery(order.images)
+    return dataset_gallery(open_dataset(order.sets.source, order.root), order.images)
+
+
+def _on_file(order: Order, cell: Cell) -> CellResult | None:
+    """A cell's result if its file seems to be of the same setting; without loading the backbone one cannot be sure."""
+    path = order.setting(cell.protocol).out / CELLS / f"{cell.slug}.json"
+    try:
+        found = CellResult.from_json(path.read_text(encoding="utf-8"), where=str(path))
+    except (OSError, UnicodeDecodeError, DearError):
+        return None
+    same = (found.epochs, found.cached_views) == (order.epochs, order.cached_views)
+    return found if same and identity(found) == identity(cell) else None
+
+
+def _roles(order: Order, clip: FrozenClip) -> RoleMap:
+    first = max(1, clip.geometry.vision_layers - LAST_LAYERS + 1)
+    return roles_for(clip, order.roles, first_layer=first)
+
+
+def _expected_roles(order: Order) -> RoleMap | None:
+    """The role map that a run will use, as far as one can tell without loading the backbone."""
+    if order.roles is not None:
+        path = Path(order.roles)
+        return RoleMap.load(path / "roles.json" if path.is_dir() else order.roles)
+    wanted = order.clip.removesuffix("-quickgelu")
+    try:
+        maps = shipped_maps()
+    except RoleMapError:
+        return None
+    return next((one for one in maps if (one.provenance.model or "").removesuffix("-quickgelu") == wanted), None)
+
+
+def _has_entropies(roles: RoleMap) -> bool:
+    return all(head.entropy is not None and head.shares is not None for head in roles.heads)

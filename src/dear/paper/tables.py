@@ -1,0 +1,320 @@
+"""The paper's tables from the results of cells, with its numbers beside ours. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dear.evaluation.published import AVERAGE, DECOUPLED, Quantity
+from dear.evaluation.results import CellResult
+from dear.evaluation.summary import Row, Stat, Summary, by_section, summarise
+from dear.paper.numbers import (
+    QUANTITIES,
+    average_text,
+    average_value,
+    does_not_follow,
+    paper_text,
+    paper_titles,
+    paper_value,
+    published_row,
+    stands_for,
+    verdict,
+    yes,
+)
+from dear.paper.plan import THRESHOLDS, Experiment, Sets, results_of
+from dear.reports.parts import Part, Table, Value
+
+ZERO_SHOT, DEAR = Row("zero_shot", ""), Row("dear", "")
+NAMES = {ZERO_SHOT: "CLIP, zero-shot", DEAR: "DeAR"}
+HEADS = {"base": "base", "novel": "novel", "hm": "HM"}
+PERCENT = "Top-1 accuracy in per cent, mean ± sample standard deviation over seeds."
+HM_NOTE = "HM is computed for each seed; in the average it is that of the seed's average base and novel accuracy."
+BRACKETS = "[In brackets]: the HM that the paper's own base and novel give, where the printed one does not follow."
+ELEVEN = "average of its eleven"
+STAR = "*: the mean of the paper's numbers over the same data sets."
+
+
+class Line(NamedTuple):
+    """A row of an ablation: how it is called, its row among our results, its variant in the paper's table."""
+
+    label: str
+    row: Row
+    paper: str
+
+
+def summary_of(experiment: Experiment, results: Sequence[CellResult], *, other: bool = False) -> Summary | None:
+    """An experiment's numbers; None where none of its cells is done."""
+    sections = by_section(results_of(experiment, results))
+    if not sections:
+        return None
+    section, cells = next(iter(sections.items()))
+    return summarise(section, cells, other=other)
+
+
+def stat_of(summary: Summary | None, row: Row, data: str | None, column: str) -> Stat | None:
+    """One number, or the average over data sets where `data` is None; None where it is not there."""
+    if summary is None or row not in summary.values:
+        return None
+    if data is not None:
+        return summary.stat(row, data, column)
+    average = summary.average(row, column)
+    return average.stat if average else None
+
+
+def state_notes(experiment: Experiment, results: Sequence[CellResult]) -> tuple[str, ...]:
+    """What is amiss: why nothing ran, which data sets are missing, how many cells are to be done, unreadable images."""
+    if experiment.blocked:
+        return (f"Not run: {experiment.blocked}.",)
+    notes = [f"Left out, because they are not there: {', '.join(experiment.lacks)}."] if experiment.lacks else []
+    done = results_of(experiment, results)
+    if len(done) < len(experiment.cells):
+        notes.append(f"{len(done)} of {len(experiment.cells)} cells are done; the numbers are of those.")
+    unreadable, skipped = sum(one.unreadable for one in done), sum(one.skipped for one in done)
+    if unreadable or skipped:
+        notes.append(f"Unreadable images: {unreadable} in tests (counted as wrong), {skipped} in training (skipped).")
+    return tuple(notes)
+
+
+def base_to_novel_part(experiment: Experiment, results: Sequence[CellResult]) -> Part:
+    """Table 2: every data set beside the one of the paper that it stands for."""
+    summary = summary_of(experiment, results)
+    if summary is None:
+        return empty_part(experiment, results)
+    rows: list[tuple[Value, ...]] = []
+    for data in (*summary.data, None):
+        for row in (ZERO_SHOT, DEAR):
+            if row in summary.values:
+                rows.append(_base_to_novel_row(summary, row, data))
+    ours, papers = _averages(summary, "hm")
+    novel, paper_novel = _averages(summary, "novel")
+    names = [name for data in summary.data for name in stands_for(data) if len(stands_for(data)) == 1]
+    table = Table(
+        ("data", "paper, on", "method", "base", "paper", "novel", "paper", "HM", "paper"),
+        tuple(rows),
+        words=3,
+        paper=(1, 4, 6, 8),
+    )
+    notes = (
+        f"{PERCENT} {HM_NOTE}",
+        *((BRACKETS,) if does_not_follow("base-to-novel", [*names, AVERAGE]) else ()),
+        *_star_note(table),
+        "Where a data set stands for two of the paper's, the paper's number is the mean of both.",
+        "Plain CLIP is tested once: nothing in it is random. The paper's other methods are not implemented here.",
+    )
+    says = (verdict("Average HM", ours, papers), verdict("Average novel accuracy", novel, paper_novel))
+    return finished_part(experiment, results, (table,), says, notes)
+
+
+def _base_to_novel_row(summary: Summary, row: Row, data: str | None) -> tuple[Value, ...]:
+    published = published_row("base-to-novel", row.method)
+    cells: list[Value] = [data or "average", paper_titles(data) if data else ELEVEN, NAMES[row]]
+    for quantity in QUANTITIES:
+        cells.append(stat_of(summary, row, data, quantity))
+        if data is None:
+            cells.append(average_text("base-to-novel", published, summary.averaged, quantity))
+        else:
+            cells.append(paper_text(published, stands_for(data), quantity))
+    return tuple(cells)
+
+
+def _averages(summary: Summary, column: str) -> tuple[dict[str, Stat | None], dict[str, float | None]]:
+    rows = [row for row in (ZERO_SHOT, DEAR) if row in summary.values]
+    ours = {NAMES[row]: stat_of(summary, row, None, column) for row in rows}
+    papers = {
+        NAMES[row]: average_value(
+            "base-to-novel", published_row("base-to-novel", row.method), summary.averaged, column
+        )[0]
+        for row in rows
+    }
+    return ours, papers
+
+
+def transfer_part(experiment: Experiment, results: Sequence[CellResult], table_name: str) -> Part:
+    """Tables 3 and 4: the source, every target and their average."""
+    summary = summary_of(experiment, results)
+    if summary is None:
+        return empty_part(experiment, results)
+    published = published_row(table_name, "dear")
+    rows: list[tuple[Value, ...]] = []
+    for data in (*summary.data, None):
+        ours = [stat_of(summary, row, data, "accuracy") for row in (ZERO_SHOT, DEAR)]
+        if data is None:
+            paper, on = average_text(table_name, published, summary.averaged, "accuracy"), "average of its targets"
+        else:
+            paper, on = paper_text(published, stands_for(data), "accuracy"), paper_titles(data)
+        source = " (source)" if data == summary.section.source else ""
+        rows.append((f"{data}{source}" if data else "average of the targets", on, *ours, paper))
+    head = ("data", "paper, on", NAMES[ZERO_SHOT], "DeAR", "paper, DeAR")
+    table = Table(head, tuple(rows), words=2, paper=(1, 4))
+    plain, adapted = (stat_of(summary, row, None, "accuracy") for row in (ZERO_SHOT, DEAR))
+    says = []
+    if plain and adapted:
+        says.append(
+            f"Average of the targets: DeAR {adapted.mean:.2f}, plain CLIP {plain.mean:.2f}; DeAR is the better one: "
+            f"{yes(adapted.mean > plain.mean)}. The paper prints no number for plain CLIP here, and the methods it "
+            f"compares with are not implemented."
+        )
+    if table_name == "domain":
+        says.append(_targets_verdict(summary, table_name))
+    how = "The source by fusion, the targets by decoupled inference: the [CLS] feature alone."
+    notes = (PERCENT, how, *_star_note(table))
+    return finished_part(experiment, results, (table,), says, notes)
+
+
+def _targets_verdict(summary: Summary, table_name: str) -> str:
+    """Whether the shifts are as hard here, one beside the other, as the paper found them."""
+    published = published_row(table_name, "dear")
+    ours = {paper_titles(data): stat_of(summary, DEAR, data, "accuracy") for data in summary.averaged}
+    papers = {paper_titles(data): paper_value(published, stands_for(data), "accuracy") for data in summary.averaged}
+    return verdict("DeAR on the shifted sets, by the paper's names", ours, papers)
+
+
+def mask_lines() -> list[Line]:
+    """The rows of Table 5."""
+    masks = [("All-Generalization", "mask=all_generalization"), ("All-Mixed", "mask=all_mixed")]
+    return [*(Line(label, Row("dear", variant), variant) for label, variant in masks), Line("DeAR", DEAR, "")]
+
+
+def loss_lines() -> list[Line]:
+    """The rows of Table 6; our variants name the settings in the order of the plan."""
+    return [
+        Line("L_CE", Row("dear", "lambda_reg=0,lambda_fusion=0"), "lambda_fusion=0,lambda_reg=0"),
+        Line("L_CE + L_reg", Row("dear", "lambda_fusion=0"), "lambda_fusion=0"),
+        Line("L_CE + L_reg + L_fusion", DEAR, ""),
+    ]
+
+
+def ablation_part(
+    experiment: Experiment, results: Sequence[CellResult], table_name: str, lines: Sequence[Line]
+) -> Part:
+    """Tables 5 and 6: averages over the base-to-novel data sets, a row a variant."""
+    summary = summary_of(experiment, results)
+    if summary is None:
+        return empty_part(experiment, results)
+    found = {line: {q: stat_of(summary, line.row, None, q) for q in QUANTITIES} for line in lines}
+    table, says = _compared(table_name, lines, found, [AVERAGE])
+    notes = (f"{PERCENT} {HM_NOTE}", _averages_note(summary))
+    return finished_part(experiment, results, (table,), says, notes)
+
+
+def seeds_part(experiment: Experiment, results: Sequence[CellResult], sets: Sets) -> Part:
+    """Supplement, Table 3: the spread over seeds, on average and on the set that stands for ImageNet."""
+    summary = summary_of(experiment, results)
+    if summary is None:
+        return empty_part(experiment, results)
+    published = published_row("seeds", "dear")
+    rows: list[tuple[Value, ...]] = []
+    says = []
+    for data, name in ((None, AVERAGE), (sets.source, "imagenet")):
+        cells: list[Value] = []
+        for quantity in QUANTITIES:
+            cells += [stat_of(summary, DEAR, data, quantity), paper_text(published, [name], quantity)]
+        rows.append((data or "average", "ImageNet" if data else ELEVEN, *cells))
+        ours = stat_of(summary, DEAR, data, "hm")
+        if ours and ours.std is not None and published:
+            theirs = published.spread[name].hm or 0.0
+            says.append(
+                f"Standard deviation of the HM over {ours.seeds} seeds, {data or 'average'}: {ours.std:.2f} here, "
+                f"{theirs:.2f} in the paper; ours is at most the paper's: {yes(ours.std <= theirs)}."
+            )
+    head = ("DeAR on", "paper, on", "base", "paper", "novel", "paper", "HM", "paper")
+    table = Table(head, tuple(rows), words=2, paper=(1, 3, 5, 7))
+    return finished_part(experiment, results, (table,), says, (PERCENT, _averages_note(summary)))
+
+
+def strategy_part(experiment: Experiment, results: Sequence[CellResult]) -> Part:
+    """Supplement, Table 5: both inference strategies of the very same models."""
+    summary, other = (summary_of(experiment, results, other=flag) for flag in (False, True))
+    if summary is None:
+        return empty_part(experiment, results)
+    lines = [Line("Decoupled", DEAR, DECOUPLED), Line("Fusion", DEAR, "")]
+    by_line = dict(zip(lines, (other, summary), strict=True))
+    found = {line: {q: stat_of(by_line[line], DEAR, None, q) for q in QUANTITIES} for line in lines}
+    table, says = _compared("inference-strategy", lines, found, [AVERAGE])
+    notes = (PERCENT, "Both strategies read the same trained models.", _averages_note(summary))
+    return finished_part(experiment, results, (table,), says, notes)
+
+
+def threshold_lines() -> list[Line]:
+    """The rows of the supplement's Table 6, left; the paper's own setting is 20 per cent."""
+    return [
+        Line(f"{percent} %", Row("dear", f"threshold={percent}"), "" if percent == 20 else f"threshold={percent}")
+        for percent in THRESHOLDS
+    ]
+
+
+def role_lines() -> list[Line]:
+    """The rows of the supplement's Table 6, right."""
+    variants = [("Shuffled roles", "mask=shuffled"), ("K = 3", "attributes=3"), ("K = 7", "attributes=7")]
+    return [*(Line(label, Row("dear", variant), variant) for label, variant in variants), Line("K = 5", DEAR, "")]
+
+
+def source_part(
+    experiment: Experiment, results: Sequence[CellResult], table_name: str, lines: Sequence[Line], sets: Sets
+) -> Part:
+    """Supplement, Table 6: variants on the set that stands for ImageNet."""
+    summary = summary_of(experiment, results)
+    if summary is None:
+        return empty_part(experiment, results)
+    found = {line: {q: stat_of(summary, line.row, sets.source, q) for q in QUANTITIES} for line in lines}
+    table, says = _compared(table_name, lines, found, ["imagenet"])
+    notes = (PERCENT, f"Here on {sets.source}; the paper's numbers are on ImageNet-1K, and only the HM is printed.")
+    return finished_part(experiment, results, (table,), says, notes)
+
+
+def _compared(
+    table_name: str, lines: Sequence[Line], found: dict[Line, dict[Quantity, Stat | None]], data: list[str]
+) -> tuple[Table, list[str]]:
+    """A table of variants with the paper's numbers, and a sentence for every column that the paper prints."""
+    published = {line: published_row(table_name, "dear", line.paper) for line in lines}
+    papers = {q: {line: paper_value(published[line], data, q) for line in lines} for q in QUANTITIES}
+    printed = [q for q in QUANTITIES if any(value is not None for value in papers[q].values())]
+    head, places = ["variant"], []
+    for q in QUANTITIES:
+        head.append(HEADS[q])
+        if q in printed:
+            places.append(len(head))
+            head.append("paper")
+    rows = []
+    for line in lines:
+        row: list[Value] = [line.label]
+        for q in QUANTITIES:
+            row += [found[line][q], *([paper_text(published[line], data, q)] if q in printed else [])]
+        rows.append(tuple(row))
+    says = [
+        verdict(
+            HEADS[q].capitalize() if q != "hm" else "HM",
+            {line.label: found[line][q] for line in lines},
+            {line.label: papers[q][line] for line in lines},
+        )
+        for q in printed
+    ]
+    return Table(tuple(head), tuple(rows), paper=tuple(places)), says
+
+
+def _averages_note(summary: Summary) -> str:
+    count = len(summary.averaged)
+    return f"Averages go over {count} data set{'' if count == 1 else 's'}; the paper's over its eleven."
+
+
+def _star_note(table: Table) -> tuple[str, ...]:
+    return (STAR,) if any(isinstance(value, str) and value.endswith("*") for row in table.rows for value in row) else ()
+
+
+def empty_part(experiment: Experiment, results: Sequence[CellResult]) -> Part:
+    """A part of which nothing is there yet."""
+    return Part(experiment.key, experiment.title, notes=state_notes(experiment, results))
+
+
+def finished_part(
+    experiment: Experiment,
+    results: Sequence[CellResult],
+    tables: Sequence[Table],
+    says: Sequence[str],
+    notes: Sequence[str],
+) -> Part:
+    """A part with its sentences (empty ones left out) and what is missing in it."""
+    told = tuple(sentence for sentence in says if sentence)
+    return Part(
+        experiment.key, experiment.title, tuple(tables), says=told, notes=(*notes, *state_notes(experiment, results))
+    )

@@ -1,0 +1,159 @@
+"""Charts as SVG text: lines, heat maps and grids of roles. Each is a file of its own and can stand in a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from dear.reports.html import INK
+from dear.reports.role_page import head_color, head_label
+from dear.roles.rolemap import Role, RoleMap
+
+_TEXT, _GRID, _LIGHT = "#1d2630", "#dfe3e8", "#5b6672"
+_LETTER = 6.6
+"""Pixels a letter takes at the size the charts are written in, a little more than it needs."""
+
+
+def line_chart(
+    title: str,
+    places: Sequence[str],
+    lines: Mapping[str, Sequence[float | None]],
+    *,
+    x_title: str,
+    y_title: str,
+    width: int = 440,
+    height: int = 270,
+) -> str:
+    """Lines over evenly spaced places; a place without a number is left out of its line."""
+    values = [value for line in lines.values() for value in line if value is not None]
+    ticks = nice_ticks(min(values, default=0.0), max(values, default=1.0))
+    left, right, top = 52, width - 14, 34
+    rows = _legend_rows(list(lines), right - left)
+    bottom = height - 46 - 18 * len(rows)
+
+    def x(place: int) -> float:
+        return left + (right - left) * (place + 0.5) / len(places)
+
+    def y(value: float) -> float:
+        return bottom - (bottom - top) * (value - ticks[0]) / (ticks[-1] - ticks[0])
+
+    digits = max(0, -math.floor(math.log10(ticks[1] - ticks[0])))
+    parts = [_text(left, 18, title, weight=600)]
+    for tick in ticks:
+        parts.append(f'<line x1="{left}" y1="{y(tick):.1f}" x2="{right}" y2="{y(tick):.1f}" stroke="{_GRID}"/>')
+        parts.append(_text(left - 6, y(tick) + 4, f"{tick:.{digits}f}", anchor="end", fill=_LIGHT))
+    parts += [_text(x(i), bottom + 16, place, anchor="middle", fill=_LIGHT) for i, place in enumerate(places)]
+    parts.append(_text((left + right) / 2, bottom + 34, x_title, anchor="middle", fill=_LIGHT))
+    middle = (top + bottom) / 2
+    parts.append(_text(13, middle, y_title, anchor="middle", fill=_LIGHT, turn=f"rotate(-90 13 {middle:.1f})"))
+    for (name, line), ink in zip(lines.items(), INK * 9, strict=False):
+        points = [(x(i), y(value)) for i, value in enumerate(line) if value is not None]
+        joined = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+        parts.append(f'<polyline fill="none" stroke="{ink}" stroke-width="2" points="{joined}"/>')
+        parts += [
+            f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{ink}"><title>{escape(name)}</title></circle>'
+            for a, b in points
+        ]
+    parts += _legend(rows, list(lines), left, bottom + 50)
+    return _svg(width, height, title, parts)
+
+
+def heat_chart(
+    title: str, rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]], *, digits: int = 3
+) -> str:
+    """A map whose cells are a darker blue the larger their value is; what is below zero stays white."""
+    left = 16 + _LETTER * max(map(len, rows), default=0)
+    wide = max(58.0, *(14 + _LETTER * len(name) for name in columns)) if columns else 58.0
+    tall, top = 28, 54
+    largest = max((value for row in values for value in row), default=0.0) or 1.0
+    parts = [_text(8, 18, title, weight=600)]
+    for j, name in enumerate(columns):
+        parts.append(_text(left + wide * (j + 0.5), top - 8, name, anchor="middle", fill=_LIGHT))
+    for i, (name, row) in enumerate(zip(rows, values, strict=True)):
+        parts.append(_text(left - 8, top + tall * i + 19, name, anchor="end"))
+        for j, value in enumerate(row):
+            share = min(1.0, max(0.0, value / largest))
+            parts.append(
+                f'<rect x="{left + wide * j:.1f}" y="{top + tall * i}" width="{wide - 2:.1f}" height="{tall - 2}" '
+                f'fill="#1c5bb8" fill-opacity="{share:.3f}" stroke="{_GRID}"/>'
+            )
+            ink = "#fff" if share > 0.5 else _TEXT
+            place = left + wide * (j + 0.5) - 1
+            parts.append(_text(place, top + tall * i + 18, f"{value:.{digits}f}", anchor="middle", fill=ink))
+    width = max(left + wide * len(columns) + 8, 16 + 7.4 * len(title))
+    return _svg(math.ceil(width), top + tall * len(rows) + 8, title, parts)
+
+
+def role_chart(title: str, roles: RoleMap) -> str:
+    """Layers down, heads across, each head in its role's colour with a word for what it does."""
+    layers = sorted({head.layer for head in roles.heads})
+    most = max(len(roles.layer(layer)) for layer in layers)
+    wide, tall, left, top = 78, 32, 70, 54
+    parts = [_text(8, 18, title, weight=600)]
+    parts += [_text(left + wide * (j + 0.5), top - 8, f"head {j}", anchor="middle", fill=_LIGHT) for j in range(most)]
+    for i, layer in enumerate(layers):
+        parts.append(_text(left - 8, top + tall * i + 20, f"layer {layer}", anchor="end", fill=_LIGHT))
+        for j, head in enumerate(roles.layer(layer)):
+            hint = ", ".join(head.phrases[:3])
+            ink = _TEXT if head.role is Role.MIXED else "#fff"
+            parts.append(
+                f'<rect x="{left + wide * j}" y="{top + tall * i}" width="{wide - 3}" height="{tall - 3}" rx="4" '
+                f'fill="{head_color(head)}"><title>{escape(hint)}</title></rect>'
+            )
+            parts.append(_text(left + wide * (j + 0.5) - 1, top + tall * i + 19, head_label(head), "middle", ink))
+    width = max(left + wide * most + 8, math.ceil(16 + 7.4 * len(title)))
+    return _svg(width, top + tall * len(layers) + 8, title, parts)
+
+
+def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers, evenly spaced, that hold everything between two numbers; at least two of them."""
+    span = (high - low) or max(abs(high), 1.0) * 0.1
+    rough = span / (most - 1)
+    size = 10 ** math.floor(math.log10(rough))
+    step = next(factor * size for factor in (1, 2, 2.5, 5, 10, 20) if factor * size >= rough * (1 - 1e-9))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(step * i, 10) for i in range(first, max(last, first + 1) + 1)]
+
+
+def _legend_rows(names: Sequence[str], width: float) -> list[list[int]]:
+    """Names by their number, as many on a line as fit."""
+    rows: list[list[int]] = []
+    used = width + 1
+    for index, name in enumerate(names):
+        need = 32 + _LETTER * len(name)
+        if used + need > width:
+            rows.append([])
+            used = 0
+        rows[-1].append(index)
+        used += need
+    return rows
+
+
+def _legend(rows: Sequence[Sequence[int]], names: Sequence[str], left: float, top: float) -> list[str]:
+    parts = []
+    for line, row in enumerate(rows):
+        x, y = left, top + 18 * line
+        for index in row:
+            ink = INK[index % len(INK)]
+            parts.append(f'<rect x="{x:.1f}" y="{y - 5:.1f}" width="10" height="10" rx="2" fill="{ink}"/>')
+            parts.append(_text(x + 15, y + 4, names[index]))
+            x += 32 + _LETTER * len(names[index])
+    return parts
+
+
+def _text(
+    x: float, y: float, text: str, anchor: str = "start", fill: str = _TEXT, *, weight: int = 400, turn: str = ""
+) -> str:
+    turned = f' transform="{turn}"' if turn else ""
+    bold = f' font-weight="{weight}"' if weight != 400 else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}"{bold}{turned}>{escape(text)}</text>'
+
+
+def _svg(width: int, height: int, title: str, parts: Sequence[str]) -> str:
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img" aria-label="{escape(title)}" font-family="system-ui,sans-serif" font-size="12">\n'
+        f'<rect width="{width}" height="{height}" fill="#fff"/>\n{body}\n</svg>\n'
+    )

@@ -1,0 +1,123 @@
+"""Downstream data sets made of the world, each standing in for one of the paper's, as plain declarations.
+
+Image `index` of class `label` in a split is a pure function of (data set, split, label, index). A class fixes some
+attributes; the others are drawn so that no other class of the set is true of the scene.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from dear.errors import ConfigError, did_you_mean
+from dear.world.catalog import DATASETS, WorldClass, WorldDataset
+from dear.world.raster import Bytes
+from dear.world.render import Look, Scene, render, words
+from dear.world.vocabulary import ATTRIBUTES, NAMES
+
+SPLITS = ("train", "val", "test")
+_STREAM = 16  # downstream streams start here; pre-training and held-out renderings use smaller numbers
+
+
+@dataclass(frozen=True)
+class WorldItem:
+    """One image of a data set: what it shows, and how to draw it."""
+
+    dataset: str
+    split: str
+    label: int
+    index: int
+    name: str
+    scene: Scene = field(repr=False)
+    look: Look = field(repr=False)
+    key: tuple[int, ...] = field(repr=False)
+
+    def render(self) -> Bytes:
+        """Return the image, 64 × 64 × 3 bytes."""
+        return render(self.scene, self.key, self.look)
+
+
+@dataclass(frozen=True)
+class World:
+    """A data set of the world, ready to be read."""
+
+    declaration: WorldDataset
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes in label order (sorted)."""
+        return tuple(one.name for one in self.declaration.classes)
+
+    @property
+    def template(self) -> str:
+        """The prompt template, with {} for the class name."""
+        return self.declaration.template
+
+    def count(self, split: str) -> int:
+        """Return how many images of each class a split has."""
+        if split not in SPLITS:
+            raise ConfigError(f"there is no split {split!r}; the splits are {', '.join(SPLITS)}.")
+        return getattr(self.declaration, split)  # type: ignore[no-any-return]
+
+    def item(self, split: str, label: int, index: int) -> WorldItem:
+        """Return one image of one class."""
+        if not 0 <= index < self.count(split):
+            raise ConfigError(
+                f"{self.declaration.name} has {self.count(split)} {split} images a class, not {index + 1}."
+            )
+        one = self.declaration
+        key = (_STREAM + one.seed, SPLITS.index(split), label, index)
+        look = one.looks[words((*key, 0), 1)[0] % len(one.looks)]
+        return WorldItem(
+            one.name, split, label, index, one.classes[label].name, self._scene(label, key), look, (*key, 1)
+        )
+
+    def items(self, split: str) -> Iterator[WorldItem]:
+        """Go through a split, class by class."""
+        for label in range(len(self.declaration.classes)):
+            for index in range(self.count(split)):
+                yield self.item(split, label, index)
+
+    def _scene(self, label: int, key: tuple[int, ...]) -> Scene:
+        fixed = dict(self.declaration.classes[label].fixed)
+        others = [dict(c.fixed) for i, c in enumerate(self.declaration.classes) if i != label]
+        attempt = 0
+        while True:
+            chance = words((*key, 2, attempt), 5)
+            drawn = {a: NAMES[a][chance[i] % len(NAMES[a])] for i, a in enumerate(ATTRIBUTES)}
+            scene = Scene(**(drawn | fixed))
+            if not any(matches(scene, other) for other in others):
+                return scene
+            attempt += 1
+
+
+def matches(scene: Scene, fixed: dict[str, str]) -> bool:
+    """Say whether a scene has all the values that a class fixes."""
+    return all(getattr(scene, attribute) == value for attribute, value in fixed.items())
+
+
+def load_world_dataset(name: str) -> World:
+    """Return a data set of the world by its name."""
+    if name not in DATASETS:
+        raise ConfigError(
+            f"there is no world data set {name!r}; they are {', '.join(DATASETS)}.{did_you_mean(name, DATASETS)}"
+        )
+    return World(DATASETS[name])
+
+
+def world_dataset_names() -> tuple[str, ...]:
+    """Return the names of all data sets of the world."""
+    return tuple(DATASETS)
+
+
+__all__ = [
+    "SPLITS",
+    "World",
+    "WorldClass",
+    "WorldDataset",
+    "WorldItem",
+    "load_world_dataset",
+    "matches",
+    "world_dataset_names",
+]

@@ -1,0 +1,152 @@
+"""What pre-training minimises: the CLIP loss on captions, and helpers that use the world's ground truth.
+
+B images, C captions, N kept patches, D joint embedding, T prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dear.backbone.blocks import attend, finish_block, head_terms
+from dear.world.vocabulary import ATTRIBUTES, NAMES
+
+FIRST_LATE_LAYER = 9
+UNKNOWN = -100  # what cross-entropy leaves out
+PROMPT_COUNTS = [len(NAMES[attribute]) for attribute in ATTRIBUTES]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's data as tensors."""
+
+    images: Tensor  # (B, 3, 64, 64)
+    tokens: Tensor  # (C, length): captions of the first C images
+    asked: tuple[int, ...]  # the attributes whose values are named by prompts
+    prompt_tokens: Tensor  # (T, length): one prompt for every value of those attributes
+    truth: Tensor  # (B, 5) values, UNKNOWN where the picture does not tell
+    mentioned: Tensor  # (C, 5) true where the caption speaks of the attribute
+    shape_patches: Tensor  # (B, 64) share of the patch, 0 to 1
+    object_patches: Tensor  # (B, 64)
+    kept: Tensor | None  # (B, N) patches that the model sees, or all
+    restarted: Tensor  # (B,) true where [CLS] enters the late layers as it entered the first
+
+
+def image_features(
+    model: nn.Module, images: Tensor, kept: Tensor | None, restarted: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """Return normalised features of [CLS] and of every kept patch, (B, 1 + N, D), and what late heads give to [CLS].
+
+    What [CLS] has gathered before the late layers is either taken away or not trained: as in CLIPs trained on
+    photographs, the last layers write the embedding, reading it off the patches.
+    """
+    visual: Any = model.visual
+    x_BND = visual.conv1(images).flatten(2).transpose(1, 2) + visual.positional_embedding[1:]
+    if kept is not None:
+        x_BND = x_BND.gather(1, kept[..., None].expand(-1, -1, x_BND.shape[-1]))
+    cls_D = visual.class_embedding + visual.positional_embedding[0]
+    x_BLD = torch.cat([cls_D.expand(len(x_BND), 1, -1), x_BND], dim=1)
+    x_BLD = visual.ln_pre(x_BLD)
+    start_B1D = x_BLD[:, :1]
+    blocks = visual.transformer.resblocks
+    for block in blocks[: FIRST_LATE_LAYER - 1]:
+        x_BLD = block(x_BLD)
+    cls_B1D = torch.where(restarted[:, None, None], start_B1D, x_BLD[:, :1].detach())
+    x_BLD = torch.cat([cls_B1D, x_BLD[:, 1:]], dim=1)
+    given = []
+    for block in blocks[FIRST_LATE_LAYER - 1 :]:
+        heads_BHLE = attend(block, x_BLD)
+        given.append((visual.ln_post.weight * head_terms(block, heads_BHLE[:, :, 0])) @ visual.proj)
+        x_BLD = finish_block(block, x_BLD, heads_BHLE)
+    return F.normalize(visual.ln_post(x_BLD) @ visual.proj, dim=-1), given
+
+
+def text_features(model: Any, tokens: Tensor) -> Tensor:
+    """Return normalised text features; positions past the longest text are not computed (attention is causal)."""
+    length = int(tokens.argmax(dim=1).max()) + 1
+    tokens = tokens[:, :length]
+    x = model.token_embedding(tokens) + model.positional_embedding[:length]
+    x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
+    ends = x[torch.arange(len(x)), tokens.argmax(dim=1)]
+    return F.normalize(ends @ model.text_projection, dim=-1)
+
+
+def contrastive(logits_CC: Tensor, truth: Tensor, mentioned: Tensor) -> Tensor:
+    """CLIP's symmetric loss, leaving out wrong captions that happen to be true of an image."""
+    same = (truth[:, None] == truth[None]) | ~mentioned[None]  # (image, caption, attribute)
+    also_true = same.all(dim=2) & ~torch.eye(len(truth), dtype=torch.bool)
+    logits_CC = logits_CC.masked_fill(also_true, -torch.inf)
+    target = torch.arange(len(truth))
+    return (F.cross_entropy(logits_CC, target) + F.cross_entropy(logits_CC.T, target)) / 2
+
+
+def per_attribute(logits_BT: Tensor, truth: Tensor, asked: Sequence[int]) -> Tensor:
+    """Cross-entropy of every asked attribute's value among all its values, (attributes,)."""
+    parts = torch.split(logits_BT, [PROMPT_COUNTS[a] for a in asked], dim=1)
+    return torch.stack([F.cross_entropy(part, truth[:, a]) for a, part in zip(asked, parts, strict=True)])
+
+
+def per_patch(logits_BNT: Tensor, batch: Batch) -> Tensor:
+    """The same for single patches, (5,): the shape's colour, shape and texture where it is, and so on."""
+    shape, thing = batch.shape_patches, batch.object_patches
+    if batch.kept is not None:
+        shape, thing = shape.gather(1, batch.kept), thing.gather(1, batch.kept)
+    weights = [(shape > 0.4).float()] * 3 + [(thing > 0.3).float(), (shape + thing < 0.1).float()]
+    losses = []
+    for i, (part, weight) in enumerate(zip(torch.split(logits_BNT, PROMPT_COUNTS, dim=2), weights, strict=True)):
+        target = batch.truth[:, i, None].expand(weight.shape)
+        loss_BN = F.cross_entropy(part.flatten(0, 1), target.flatten(), reduction="none").view_as(weight)
+        losses.append((loss_BN * weight).sum() / weight.sum().clamp(min=1))
+    return torch.stack(losses)
+
+
+def strayed(given: Sequence[Tensor], blocks: Sequence[Tensor]) -> Tensor:
+    """Share of what each attribute's late heads tell about other attributes, averaged: 0 where all keep to their own.
+
+    Head 0 of every late layer is for the first attribute, head 1 for the second, and so on; the last heads are free.
+    """
+    shares = []
+    for terms_BHD in given:
+        own_BAD = terms_BHD[:, : len(blocks)]
+        told = [(own_BAD @ (block - block.mean(dim=0)).T.detach()).var(dim=0).mean(dim=1) for block in blocks]
+        told_AA = torch.stack(told, dim=1)  # (head, attribute)
+        shares.append(1 - told_AA.diagonal() / told_AA.sum(dim=1))
+    return torch.cat(shares).mean()
+
+
+def per_prompt(prompts_TD: Tensor, anchors: Sequence[Tensor], scale: Tensor) -> Tensor:
+    """Cross-entropy of every prompt's value among the anchors of its attribute."""
+    parts = torch.split(prompts_TD, [len(block) for block in anchors])
+    pairs = zip(parts, anchors, strict=True)
+    return torch.stack([F.cross_entropy(scale * p @ block.T, torch.arange(len(p))) for p, block in pairs]).mean()
+
+
+def total_loss(model: Any, anchors: Tensor, batch: Batch, patch_weight: float) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the loss of a batch and its terms.
+
+    `anchors` (84, D) is one free direction per attribute value: images, patches and prompts are all drawn to it, so
+    that the towers need not wait for each other. It is thrown away at the end.
+    """
+    features_BLD, given = image_features(model, batch.images, batch.kept, batch.restarted)
+    captions_CD = text_features(model, batch.tokens)
+    prompts_TD = text_features(model, batch.prompt_tokens)
+    anchors_TD = F.normalize(anchors, dim=-1)
+    blocks = torch.split(anchors_TD, PROMPT_COUNTS)
+    scale = model.logit_scale.exp()
+    cls_BD, count = features_BLD[:, 0], len(captions_CD)
+    clip = contrastive(scale * cls_BD[:count] @ captions_CD.T, batch.truth[:count], batch.mentioned)
+    named = per_attribute(scale * cls_BD @ prompts_TD.T, batch.truth, batch.asked).mean()
+    attributes = per_attribute(scale * cls_BD @ anchors_TD.T, batch.truth, range(len(ATTRIBUTES)))
+    prompts = per_prompt(prompts_TD, [blocks[a] for a in batch.asked], scale)
+    patches = per_patch(scale * features_BLD[:, 1:] @ anchors_TD.T, batch)
+    stray = strayed(given, blocks)
+    loss = 0.25 * (clip + named) + 0.5 * prompts + 0.5 * attributes.sum() + patch_weight * patches.sum() + stray
+    terms = {"clip": clip, "named": named, "prompts": prompts, "stray": stray, "scale": scale}
+    terms |= {attribute: attributes[i] for i, attribute in enumerate(ATTRIBUTES)}
+    terms |= {f"patch_{attribute}": patches[i] for i, attribute in enumerate(ATTRIBUTES)}
+    return loss, {name: value.detach() for name, value in terms.items()}

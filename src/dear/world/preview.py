@@ -1,0 +1,63 @@
+"""Contact sheets: the world at a glance, for people and for the docs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from dear.errors import ConfigError
+from dear.world.datasets import load_world_dataset, world_dataset_names
+from dear.world.raster import Bytes
+from dear.world.render import Look, Scene, render
+from dear.world.samples import draw_scene
+from dear.world.styles import STYLES
+from dear.world.vocabulary import ATTRIBUTES, NAMES
+
+_STREAM = 9
+
+
+def _sheet(rows: list[list[Bytes]]) -> Bytes:
+    """Put rows of images on white with a two-pixel gap."""
+    width = max(len(row) for row in rows)
+    out = np.full((66 * len(rows) + 2, 66 * width + 2, 3), 255, dtype=np.uint8)
+    for r, row in enumerate(rows):
+        for c, image in enumerate(row):
+            out[2 + 66 * r : 66 + 66 * r, 2 + 66 * c : 66 + 66 * c] = image
+    return out
+
+
+def _scene(index: int, **fixed: str) -> Scene:
+    return draw_scene((_STREAM, index), held_out_pairs=True)._replace(**fixed)
+
+
+def contact_sheet(what: str) -> Bytes:
+    """Return a sheet of an attribute, of "styles" (a row each), of "scenes", or of a data set (four images a class)."""
+    if what in ATTRIBUTES:
+        values = NAMES[what]
+        cells = [
+            [render(_scene(8 * i + j, **{what: v}), (_STREAM, i, j)) for j in range(4)] for i, v in enumerate(values)
+        ]
+        half = (len(cells) + 1) // 2  # two values a row
+        return _sheet([cells[i] + (cells[half + i] if half + i < len(cells) else []) for i in range(half)])
+    if what == "styles":
+        return _sheet([[render(_scene(j), (_STREAM, j), Look(style=style)) for j in range(10)] for style in STYLES])
+    if what == "scenes":
+        return _sheet([[render(_scene(10 * i + j), (_STREAM, i, j)) for j in range(12)] for i in range(6)])
+    if what in world_dataset_names():
+        data = load_world_dataset(what)
+        count = min(len(data.class_names), 24)
+        cells = [[data.item("train", label, j).render() for j in range(4)] for label in range(count)]
+        third = (count + 2) // 3
+        return _sheet([[image for cell in cells[i::third] for image in cell] for i in range(third)])
+    choices = ", ".join([*ATTRIBUTES, "styles", "scenes", *world_dataset_names()])
+    raise ConfigError(f"there is no sheet {what!r}; choose one of {choices}.")
+
+
+def write_png(image: Bytes, path: Path, zoom: int) -> None:
+    """Write an image, enlarged without smoothing."""
+    from PIL import Image
+
+    big = image.repeat(zoom, axis=0).repeat(zoom, axis=1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(big).save(path, optimize=True)

@@ -1,0 +1,109 @@
+"""Zero-shot accuracy of a CLIP on the world: each attribute on held-out renderings, and every downstream data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dear.world.clip import to_input
+from dear.world.datasets import World, load_world_dataset
+from dear.world.grammar import PROMPTS, prompt
+from dear.world.raster import Bytes
+from dear.world.samples import held_out_image, scene_has_held_out_pair, truth
+from dear.world.vocabulary import ATTRIBUTES, NAMES
+
+BATCH = 250
+
+
+@torch.inference_mode()
+def encode_images(model: Any, images: Iterable[Bytes]) -> Tensor:
+    """Return normalised features of images, read in batches."""
+    features: list[Tensor] = []
+    waiting: list[Bytes] = []
+    for image in images:
+        waiting.append(image)
+        if len(waiting) == BATCH:
+            features.append(model.encode_image(to_input(waiting), normalize=True))
+            waiting = []
+    if waiting:
+        features.append(model.encode_image(to_input(waiting), normalize=True))
+    return torch.cat(features)
+
+
+@torch.inference_mode()
+def encode_texts(model: Any, tokenizer: Any, texts: list[str]) -> Tensor:
+    """Return normalised features of texts."""
+    features: Tensor = model.encode_text(tokenizer(texts), normalize=True)
+    return features
+
+
+def attribute_accuracy(model: Any, tokenizer: Any, images: int = 4000) -> dict[str, dict[str, float]]:
+    """Return top-1 (per cent) and chance of every attribute on held-out renderings, one plain prompt a value.
+
+    "top1" is over all of them, "seen" over those whose combinations pre-training draws as well, "unseen" over those
+    with a combination that it never shows.
+    """
+    drawn = [held_out_image(i) for i in range(images)]
+    features = encode_images(model, (image for image, _ in drawn))
+    values = torch.tensor([truth(scene) for _, scene in drawn])
+    unseen = torch.tensor([scene_has_held_out_pair(scene) for _, scene in drawn])
+    out = {}
+    for i, attribute in enumerate(ATTRIBUTES):
+        texts = [prompt(attribute, name, PROMPTS[attribute][0]) for name in NAMES[attribute]]
+        picks = (features @ encode_texts(model, tokenizer, texts).T).argmax(dim=1)
+        right = 100 * (picks == values[:, i]).double()
+        out[attribute] = {
+            "top1": float(right.mean()),
+            "seen": float(right[~unseen].mean()),
+            "unseen": float(right[unseen].mean()),
+            "chance": 100 / len(texts),
+        }
+    return out
+
+
+def _half(features: Tensor, labels: Tensor, texts: Tensor, first: int, last: int) -> float:
+    chosen = (labels >= first) & (labels < last)
+    picks = (features[chosen] @ texts[first:last].T).argmax(dim=1) + first
+    return 100 * float((picks == labels[chosen]).double().mean())
+
+
+def dataset_accuracy(model: Any, tokenizer: Any, data: World, per_class: int | None = None) -> dict[str, float]:
+    """Return top-1 (per cent) on all test images, and on the base and the novel half, each among its own classes."""
+    names = data.class_names
+    count = min(per_class or data.count("test"), data.count("test"))
+    items = [data.item("test", label, index) for label in range(len(names)) for index in range(count)]
+    features = encode_images(model, (item.render() for item in items))
+    labels = torch.tensor([item.label for item in items])
+    texts = encode_texts(model, tokenizer, [data.template.format(name) for name in names])
+    half = (len(names) + 1) // 2
+    return {
+        "classes": len(names),
+        "images": len(items),
+        "all": _half(features, labels, texts, 0, len(names)),
+        "base": _half(features, labels, texts, 0, half),
+        "novel": _half(features, labels, texts, half, len(names)),
+    }
+
+
+def score(
+    model: Any,
+    tokenizer: Any,
+    names: Iterable[str],
+    *,
+    images: int = 4000,
+    per_class: int | None = None,
+    on_done: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Return attribute accuracies, data set accuracies and the mean over the data sets."""
+    result: dict[str, Any] = {"attributes": attribute_accuracy(model, tokenizer, images), "datasets": {}}
+    for name in names:
+        result["datasets"][name] = dataset_accuracy(model, tokenizer, load_world_dataset(name), per_class)
+        if on_done:
+            on_done(name)
+    rows = list(result["datasets"].values())
+    if rows:
+        result["mean"] = {part: sum(row[part] for row in rows) / len(rows) for part in ("all", "base", "novel")}
+    return result
