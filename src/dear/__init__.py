@@ -7,60 +7,65 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dear.artefact import load
     from dear.backbone.clip import FrozenClip
     from dear.backbone.load import load_clip
     from dear.datasets import open_dataset
     from dear.engine.fit import fit
-    from dear.engine.loop import TrainSettings
+    from dear.engine.settings import TrainSettings
     from dear.errors import DearError
-    from dear.evaluation.evaluate import evaluate
-    from dear.methods.base import Method, Output
+    from dear.loading import DeAR, load
+    from dear.methods.base import Batch, Draw, Method, Needs, Output
     from dear.methods.dear.config import DearConfig
-    from dear.methods.dear.method import DeAR
+    from dear.methods.recipe import Recipe
     from dear.methods.registry import get_method, list_methods, register
-    from dear.methods.zero_shot import ZeroShot
+    from dear.model import Model
     from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
-    "DeAR": "dear.methods.dear.method",
+    "Batch": "dear.methods.base",
+    "DeAR": "dear.loading",
     "DearConfig": "dear.methods.dear.config",
     "DearError": "dear.errors",
+    "Draw": "dear.methods.base",
     "FrozenClip": "dear.backbone.clip",
     "HeadRole": "dear.roles.rolemap",
     "Method": "dear.methods.base",
+    "Model": "dear.model",
+    "Needs": "dear.methods.base",
     "Output": "dear.methods.base",
     "Provenance": "dear.roles.rolemap",
+    "Recipe": "dear.methods.recipe",
     "Role": "dear.roles.rolemap",
     "RoleMap": "dear.roles.rolemap",
-    "TrainSettings": "dear.engine.loop",
-    "ZeroShot": "dear.methods.zero_shot",
-    "evaluate": "dear.evaluation.evaluate",
+    "TrainSettings": "dear.engine.settings",
     "fit": "dear.engine.fit",
     "get_method": "dear.methods.registry",
     "list_methods": "dear.methods.registry",
-    "load": "dear.artefact",
+    "load": "dear.loading",
     "load_clip": "dear.backbone.load",
     "open_dataset": "dear.datasets",
     "register": "dear.methods.registry",
 }
 
 __all__ = [
+    "Batch",
     "DeAR",
     "DearConfig",
     "DearError",
+    "Draw",
     "FrozenClip",
     "HeadRole",
     "Method",
+    "Model",
+    "Needs",
     "Output",
     "Provenance",
+    "Recipe",
     "Role",
     "RoleMap",
     "TrainSettings",
-    "ZeroShot",
-    "evaluate",
     "fit",
     "get_method",
     "list_methods",

@@ -1,26 +1,24 @@
-"""A saved adapter: settings, trained tensors, role map and a card in one folder. No pickle, nothing of CLIP.
+"""A saved adapter: config, tensors, further files and a card in one folder. No pickle, nothing of CLIP.
 
 `adapter_config.json` is the manifest: it carries the hash of every other file and of itself, and is written last.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
+from dear import documents
 from dear.backbone.clip import FrozenClip
 from dear.card import card, is_card
+from dear.data.prompts import ClassList
 from dear.errors import (
     ArtefactError,
-    BackboneMismatchError,
-    ConfigError,
     CorruptArtefactError,
     DearError,
     ForeignArtefactError,
@@ -29,10 +27,9 @@ from dear.errors import (
 )
 from dear.files import as_folder, sha256, write_atomic
 from dear.methods.base import Method
-from dear.methods.registry import get_method
 
 FORMAT = "dear-adapter"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 CARD = "README.md"
@@ -61,10 +58,11 @@ class BackboneEntry(_Strict):
 
 
 class ClassesEntry(_Strict):
-    """The classes that were set when the adapter was saved."""
+    """The classes that the adapter was saved with."""
 
     names: list[str]
     template: str
+    dataset: str | None = None
 
 
 class Manifest(_Strict):
@@ -76,16 +74,35 @@ class Manifest(_Strict):
     settings: dict[str, Any]
     backbone: BackboneEntry
     classes: ClassesEntry | None
+    trained_on: list[str] = []
+    """Classes that were trained on; of format 1, those it was saved with."""
     files: dict[str, FileEntry]
 
 
-def save(model: Method, folder: str | Path, *, overwrite: bool = False) -> Path:
+class Saved(NamedTuple):
+    """What an adapter's folder holds, every file checked against its hash."""
+
+    manifest: Manifest
+    tensors: dict[str, Tensor]
+    files: dict[str, str]
+
+
+class Savable(Protocol):
+    """What is saved of a model."""
+
+    clip: FrozenClip
+    method: Method
+    classes: ClassList | None
+    trained_on: tuple[str, ...]
+
+
+def save(model: Savable, folder: str | Path, *, overwrite: bool = False) -> Path:
     """Write a model's adapter into a folder; something else that is already there is kept unless `overwrite`."""
     folder = as_folder(folder)
-    files = _contents(model)
+    files = _contents(model.method)
     manifest = _manifest(model, files)
-    files[MANIFEST] = _to_json(manifest)
-    trained = sum(parameter.numel() for parameter in model.trainable().values())
+    files[MANIFEST] = documents.to_json(documents.sealed(manifest.model_dump()))
+    trained = sum(parameter.numel() for parameter in model.method.trained.values())
     try:
         if not overwrite:
             _refuse_replacing(folder, files)
@@ -96,7 +113,7 @@ def save(model: Method, folder: str | Path, *, overwrite: bool = False) -> Path:
         for name, data in files.items():
             write_atomic(folder / name, data)
         if not (folder / CARD).exists() or is_card((folder / CARD).read_bytes()):
-            write_atomic(folder / CARD, card(manifest.model_dump(), model.facts(), trained).encode())
+            write_atomic(folder / CARD, card(manifest.model_dump(), model.method.facts(), trained).encode())
     except OSError as error:
         if isinstance(error, DearError):
             raise
@@ -104,75 +121,60 @@ def save(model: Method, folder: str | Path, *, overwrite: bool = False) -> Path:
     return folder
 
 
-def load(
-    folder: str | Path,
-    clip: FrozenClip | None = None,
-    *,
-    device: str | torch.device | None = None,
-) -> Any:
-    """Load a saved adapter onto its backbone: the one given, else the one it names, loaded onto `device`.
-
-    Returns the model of the method that was saved (a `DeAR`, a `ZeroShot`, …), its classes set as when it was saved.
-    """
-    if clip is not None and device is not None:
-        raise ConfigError("Give either a backbone or a device: a backbone that is given stays where it is.")
-    folder = as_folder(folder)
+def read_adapter(folder: Path) -> Saved:
+    """Read an adapter's folder and check every file of it."""
     manifest = read_manifest(folder)
     files = {name: _checked_bytes(folder / name, entry) for name, entry in manifest.files.items()}
     if TENSORS not in files:
         raise CorruptArtefactError(_damaged(folder / MANIFEST))
     tensors = _parse_tensors(files.pop(TENSORS), folder / TENSORS)
-    method = get_method(manifest.method)
-    clip = _backbone(manifest.backbone, clip, device or "cpu", folder)
-    try:
-        model = method.from_artefact(clip, manifest.settings, {n: data.decode() for n, data in files.items()})
-    except KeyError as error:
-        raise CorruptArtefactError(f"{folder} lacks {error}, which the method {method.name!r} needs.") from None
-    _fill(model, tensors, folder)
-    if manifest.classes is not None:
-        model.set_classes(manifest.classes.names, manifest.classes.template)
-    return model
+    return Saved(manifest, tensors, {name: data.decode() for name, data in files.items()})
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Read and check `adapter_config.json`."""
     path = folder / MANIFEST
     try:
-        content = json.loads(path.read_bytes().decode())
+        data = path.read_bytes()
     except OSError:
         raise ForeignArtefactError(f"{folder} holds no adapter: there is no readable {MANIFEST} in it.") from None
-    except (ValueError, RecursionError):
-        raise CorruptArtefactError(_damaged(path)) from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ForeignArtefactError(f"{path} was not written by DeAR: its 'format' is not {FORMAT!r}.")
-    version = content.get("format_version")
-    if type(version) is int and version > FORMAT_VERSION:
-        raise NewerFormatError(
-            f"{path} has format {version}, this version reads up to {FORMAT_VERSION}: upgrade dear-vlm."
-        )
-    own_hash = content.pop("sha256", None)
+    content = documents.parse(data, where=str(path), what="an adapter", error=CorruptArtefactError)
+    content, version = documents.check(
+        content,
+        where=str(path),
+        what="an adapter of DeAR",
+        form=FORMAT,
+        newest=FORMAT_VERSION,
+        error=ForeignArtefactError,
+        newer=NewerFormatError,
+    )
     try:
-        manifest = Manifest.model_validate(content)
+        manifest = Manifest.model_validate({name: value for name, value in content.items() if name != documents.SEAL})
     except ValidationError:
         raise CorruptArtefactError(_damaged(path)) from None
-    if version != FORMAT_VERSION or own_hash != _hash(manifest):
+    if content.get(documents.SEAL) != documents.seal(content):
         raise CorruptArtefactError(_damaged(path))
+    if version == 1 and manifest.classes is not None:
+        return manifest.model_copy(update={"trained_on": manifest.classes.names})
     return manifest
 
 
-def _contents(model: Method) -> dict[str, bytes]:
-    tensors = {name: p.detach().to("cpu", torch.float32).contiguous() for name, p in model.trainable().items()}
-    texts = {name: text.encode() for name, text in model.artefact_files().items()}
+def _contents(method: Method) -> dict[str, bytes]:
+    tensors = {name: tensor.detach().to("cpu").contiguous() for name, tensor in method.state_dict().items()}
+    texts = {name: text.encode() for name, text in method.files.items()}
     return {TENSORS: tensors_to_bytes(tensors), **texts}
 
 
-def _manifest(model: Method, files: dict[str, bytes]) -> Manifest:
+def _manifest(model: Savable, files: dict[str, bytes]) -> Manifest:
     clip, classes = model.clip, model.classes
+    listed = None
+    if classes is not None:
+        listed = ClassesEntry(names=list(classes.names), template=classes.template, dataset=classes.dataset)
     return Manifest(
         format=FORMAT,
         format_version=FORMAT_VERSION,
-        method=model.name,
-        settings=model.settings(),
+        method=model.method.name,
+        settings=model.method.config.model_dump(mode="json"),
         backbone=BackboneEntry(
             name=clip.name,
             pretrained=clip.pretrained,
@@ -181,18 +183,10 @@ def _manifest(model: Method, files: dict[str, bytes]) -> Manifest:
             weights_sha256=clip.weights_sha256,
             geometry=clip.geometry.as_dict(),
         ),
-        classes=None if classes is None else ClassesEntry(names=list(classes.names), template=classes.template),
+        classes=listed,
+        trained_on=list(model.trained_on),
         files={name: FileEntry(bytes=len(data), sha256=sha256(data)) for name, data in files.items()},
     )
-
-
-def _hash(manifest: Manifest) -> str:
-    return sha256(json.dumps(manifest.model_dump(), sort_keys=True).encode())
-
-
-def _to_json(manifest: Manifest) -> bytes:
-    content = {**manifest.model_dump(), "sha256": _hash(manifest)}
-    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def _refuse_replacing(folder: Path, files: dict[str, bytes]) -> None:
@@ -232,35 +226,3 @@ def _parse_tensors(data: bytes, path: Path) -> dict[str, Tensor]:
 
 def _damaged(path: Path) -> str:
     return f"{path} is damaged (truncated or altered since it was saved): copy the adapter's folder again."
-
-
-def _backbone(saved: BackboneEntry, clip: FrozenClip | None, device: str | torch.device, folder: Path) -> FrozenClip:
-    """The backbone the adapter belongs to, checked by the hash of its weights."""
-    seed = "" if saved.seed is None else f", seed={saved.seed}"
-    call = f"load_clip({saved.name!r}, pretrained={saved.pretrained!r}{seed})"
-    needed = f"{folder} needs {call} with weights {saved.weights_sha256[:12]}…"
-    if clip is None:
-        from dear.backbone.load import load_clip
-
-        try:
-            clip = load_clip(saved.name, saved.pretrained, device, precision=saved.precision, seed=saved.seed or 0)  # type: ignore[arg-type]
-        except DearError as error:
-            raise type(error)(f"{needed}; give it as clip=… if it is elsewhere. {error}") from error
-    if not isinstance(clip, FrozenClip):
-        raise ConfigError(f"clip must come from dear.load_clip(…), but is a {type(clip).__name__}.")
-    if clip.weights_sha256 != saved.weights_sha256:
-        raise BackboneMismatchError(f"{needed}, but this backbone ({clip.name}) has {clip.weights_sha256[:12]}….")
-    differing = [key for key, value in clip.geometry.as_dict().items() if saved.geometry.get(key) != value]
-    if differing:
-        raise BackboneMismatchError(f"{needed}, but this backbone ({clip.name}) has another {', '.join(differing)}.")
-    return clip
-
-
-@torch.no_grad()
-def _fill(model: Method, tensors: dict[str, Tensor], folder: Path) -> None:
-    parameters = model.trainable()
-    shapes = {name: tuple(p.shape) for name, p in parameters.items()}
-    if shapes != {name: tuple(t.shape) for name, t in tensors.items()}:
-        raise CorruptArtefactError(f"{folder / TENSORS} does not hold the tensors that its settings describe.")
-    for name, parameter in parameters.items():
-        parameter.copy_(tensors[name])

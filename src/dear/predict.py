@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from PIL import Image
 
+from dear.backbone.clip import FrozenClip
 from dear.data.images import ImageList, as_rgb, image_batches, open_image
+from dear.data.prompts import ClassList
 from dear.errors import ConfigError, ImageError, InputError
-from dear.methods.base import DEFAULT_TEMPLATE, Method, Strategy, check_strategy, require_classes
+from dear.methods.base import Output
 
 _PREDICTS = "Predictions are made for paths and PIL images (tensors go to model(images))"
 
@@ -34,26 +35,53 @@ class Prediction:
         return asdict(self)
 
 
+class Classifier(Protocol):
+    """What predicts: a `dear.Model`."""
+
+    clip: FrozenClip
+
+    def __call__(self, images: torch.Tensor) -> Output:
+        """Classify preprocessed images."""
+        ...
+
+    def for_classes(self, classes: Sequence[str], template: str | None = None) -> Classifier:
+        """The same for other classes."""
+        ...
+
+    def required_classes(self) -> ClassList:
+        """The classes it tells apart."""
+        ...
+
+    def check_readout(self, name: str | None) -> str:
+        """The name of a readout that there is."""
+        ...
+
+
 def predict(
-    method: Method,
+    model: Classifier,
     images: Sequence[Any],
     classes: Sequence[str] | None = None,
     *,
     template: str | None = None,
-    strategy: Strategy = "fusion",
-    top: int = 5,
+    readout: str | None = None,
+    top_k: int = 5,
+    batch_size: int = 32,
+    workers: int = 2,
 ) -> list[Prediction]:
     """Classify images among the model's classes, or among others, seen in training or not.
 
     Args:
-        method: a trained model.
+        model: a trained model.
         images: paths or PIL images; one that cannot be read raises `ImageError`.
-        classes: other class names than the model's own; afterwards the model has its own again.
+        classes: other class names than the model's own.
         template: the prompt around a class name.
-        strategy: "fusion", or "decoupled" for the [CLS] feature alone.
-        top: how many classes to name.
+        readout: name of the method's readout; by default its first.
+        top_k: how many classes to name.
+        batch_size: images that are classified at once.
+        workers: threads that read images.
     """
-    found = list(try_predict(method, images, classes, template=template, strategy=strategy, top=top))
+    how = {"template": template, "readout": readout, "top_k": top_k, "batch_size": batch_size, "workers": workers}
+    found = list(try_predict(model, images, classes, **how))  # type: ignore[arg-type]
     for one in found:
         if isinstance(one, ImageError):
             raise one
@@ -61,34 +89,38 @@ def predict(
 
 
 def try_predict(
-    method: Method,
+    model: Classifier,
     images: Sequence[Any],
     classes: Sequence[str] | None = None,
     *,
     template: str | None = None,
-    strategy: Strategy = "fusion",
-    top: int = 5,
-    batch: int = 32,
+    readout: str | None = None,
+    top_k: int = 5,
+    batch_size: int = 32,
+    workers: int = 2,
 ) -> Iterator[Prediction | ImageError]:
     """As `predict`, one by one, an error in the place of an image that cannot be read."""
-    check_strategy(strategy)
-    if type(top) is not int or top < 1:
-        raise ConfigError(f"top is {top!r}, but must be a whole number from 1 on.")
+    chosen = model.check_readout(readout)
+    if type(top_k) is not int or top_k < 1:
+        raise ConfigError(f"top_k is {top_k!r}, but must be a whole number from 1 on.")
     listed = _as_list(images)
-    with _classes(method, classes, template):
-        names = require_classes(method.classes).names
-        for part in image_batches(listed, method.clip.preprocess_eval, size=batch):
-            problems = iter(part.problems)
-            scores = {}
-            if part.images is not None:
-                with torch.inference_mode():
-                    out = method(part.images.to(method.clip.device), strategy=strategy)
-                    scores = dict(zip(part.indices, out.logits.softmax(dim=1).cpu(), strict=True))
-            for index in range(part.start, part.stop):
-                if index in scores:
-                    yield _prediction(listed.names[index], scores[index], names, top)
-                else:
-                    yield ImageError(next(problems))
+    if classes is not None or template is not None:
+        names = classes if classes is not None else model.required_classes().names
+        model = model.for_classes(names, template)
+    names = model.required_classes().names
+    for part in image_batches(listed, model.clip.preprocess_eval, size=batch_size, workers=workers):
+        problems = iter(part.problems)
+        scores = {}
+        if part.images is not None:
+            with torch.inference_mode():
+                out = model(part.images.to(model.clip.device))
+                logits = out.readouts.get(chosen, out.logits)  # switched off, a model has one readout
+                scores = dict(zip(part.indices, logits.softmax(dim=1).cpu(), strict=True))
+        for index in range(part.start, part.stop):
+            if index in scores:
+                yield _prediction(listed.names[index], scores[index], names, top_k)
+            else:
+                yield ImageError(next(problems))
 
 
 def _prediction(image: str, probabilities: torch.Tensor, names: Sequence[str], top: int) -> Prediction:
@@ -113,19 +145,3 @@ def _as_list(images: object) -> ImageList:
 
     names = [f"image {i}" if isinstance(one, Image.Image) else str(one) for i, one in enumerate(listed)]
     return ImageList(tuple(names), open_one)
-
-
-@contextmanager
-def _classes(method: Method, classes: Sequence[str] | None, template: str | None) -> Iterator[None]:
-    """Other classes or another template for a while."""
-    own = method.classes
-    if classes is None and template is None:
-        yield
-        return
-    names = classes if classes is not None else require_classes(own).names
-    method.set_classes(names, template or (own.template if own else DEFAULT_TEMPLATE))
-    try:
-        yield
-    finally:
-        if own is not None:
-            method.set_classes(own.names, own.template)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dear.backbone.augment import TrainTransform
+from dear.backbone.frozen import States, complete, frozen
 from dear.backbone.text import TextTower
 from dear.backbone.vision import VisionTower
 
@@ -82,10 +83,23 @@ class FrozenClip(nn.Module):
         return device
 
     @torch.no_grad()
+    def stock_feature(self, images: Tensor) -> Tensor:
+        """OpenCLIP's own image features, unnormalised, in fp32: (B, embed_dim)."""
+        self.vision.check(images)
+        feature: Tensor = self.model.encode_image(images.to(self.vision.dtype)).float()
+        return feature
+
     def encode_image(self, images: Tensor) -> Tensor:
         """OpenCLIP's own image features, normalised in fp32: (B, embed_dim)."""
-        self.vision.check(images)
-        return F.normalize(self.model.encode_image(images.to(self.vision.dtype)).float(), dim=-1)
+        return F.normalize(self.stock_feature(images), dim=-1)
+
+    def frozen(self, images: Tensor, names: Sequence[str]) -> States:
+        """What never changes of preprocessed images, by names of the list in `dear.backbone.frozen`."""
+        return frozen(self.vision, images, names)
+
+    def complete(self, known: Mapping[str, Tensor], names: Sequence[str]) -> States:
+        """The same from quantities that are known already."""
+        return complete(self.vision, known, names)
 
     @torch.no_grad()
     def encode_text(self, prompts: Sequence[str]) -> Tensor:

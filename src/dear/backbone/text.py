@@ -1,44 +1,71 @@
-"""The frozen text tower, cut in two, and never longer than its longest prompt.
+"""The frozen text tower, layer by layer, never longer than its longest prompt, with places where a method can act.
 
-The tower is causal, so positions past the last end token cannot matter and are dropped; the layers below the first
-adapted one run once per class list. Shapes: C prompts, T tokens, D text width, E joint embedding. Layers count from 1.
+The tower is causal, so positions past the last end token cannot matter and are dropped, and rows that all prompts begin
+with see nothing that differs between prompts: they run once for all, as a past that every prompt attends to.
+Shapes: C prompts, T tokens, D text width, E joint embedding. Layers are counted from 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dear.backbone.blocks import run_block
+from dear.backbone.layers import Layer, layer_of
+from dear.backbone.precision import tower_precision, wide
+from dear.backbone.rows import Rows
 from dear.errors import ClassListError
 
+Edit = Callable[[int, Rows], Rows]
+"""From (layer, its input) to the input it gets instead."""
+KEPT_TOKENIZATIONS = 16
 
-@dataclass(frozen=True)
-class TokenizedPrompts:
+
+class TokenizedPrompts(NamedTuple):
     """Token ids cut after the longest end token, each prompt's end position, and how many tokens all begin with."""
 
     ids_CT: Tensor
     end_C: Tensor
     shared: int
 
+    def part(self, at: slice) -> TokenizedPrompts:
+        """Some of the prompts, with the length and the beginning of all."""
+        return TokenizedPrompts(self.ids_CT[at], self.end_C[at], self.shared)
+
 
 class TextTower:
-    """Split view of an OpenCLIP text transformer; it owns no weights, it only runs them."""
+    """A view of a causal OpenCLIP text transformer that is read at the end token; it owns no weights."""
 
     def __init__(self, text: Any, tokenizer: Callable[..., Tensor], *, pool: str, eos_id: int) -> None:
         self._text = text
         self._tokenizer = tokenizer
         self._pool = pool
         self._eos_id = eos_id
+        self._tokens = lru_cache(maxsize=KEPT_TOKENIZATIONS)(self._tokenize)
 
     @property
-    def layers(self) -> int:
-        """Number of transformer layers."""
+    def layers(self) -> list[Layer]:
+        """All layers, to be run or replaced."""
+        return [layer_of(block) for block in self._text.transformer.resblocks]
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
         return len(self._text.transformer.resblocks)
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return int(self._text.positional_embedding.shape[1])
+
+    @property
+    def positions(self) -> Tensor:
+        """Position embeddings, one per place of the context."""
+        positions: Tensor = self._text.positional_embedding
+        return positions
 
     @property
     def dtype(self) -> torch.dtype:
@@ -46,24 +73,28 @@ class TextTower:
         dtype: torch.dtype = self._text.transformer.get_cast_dtype()
         return dtype
 
-    def blocks(self, first: int) -> list[Any]:
-        """Layers `first`..L, counted from 1, to be run by `run_block`."""
-        return list(self._text.transformer.resblocks[first - 1 :])
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.positions.device
 
     def tokenize(self, prompts: Sequence[str]) -> TokenizedPrompts:
         """Tokenize and truncate to the longest prompt; a prompt that does not fit the context is refused."""
-        context = len(self._text.positional_embedding)
+        ids_CT, end_C, shared = self._tokens(tuple(prompts))
+        return TokenizedPrompts(ids_CT.to(self.device), end_C.to(self.device), shared)
+
+    def _tokenize(self, prompts: tuple[str, ...]) -> TokenizedPrompts:
+        context = self.positions.shape[0]
         ids_CT = self._tokenizer(list(prompts), context_length=context)
         end_C = self._end_positions(ids_CT)
         if full := [prompt for prompt, end in zip(prompts, end_C.tolist(), strict=True) if end == context - 1]:
             self._refuse_cut(full, context)
-        device = self._text.positional_embedding.device
         same_T = (ids_CT == ids_CT[:1]).all(0).int()
         shared = min(int(same_T.cumprod(0).sum()), int(end_C.min()))
-        return TokenizedPrompts(ids_CT[:, : int(end_C.max()) + 1].to(device), end_C.to(device), shared)
+        return TokenizedPrompts(ids_CT[:, : int(end_C.max()) + 1], end_C, shared)
 
     def _refuse_cut(self, prompts: Sequence[str], context: int) -> None:
-        """Of prompts that fill the context, refuse those that go on beyond it."""
+        """Of prompts that fill the context, refuse those that are longer than it."""
         ends = self._end_positions(self._tokenizer(list(prompts), context_length=16 * context)).tolist()
         if cut := [prompt for prompt, end in zip(prompts, ends, strict=True) if end >= context]:
             raise ClassListError(
@@ -74,6 +105,75 @@ class TextTower:
     def _end_positions(self, ids_CT: Tensor) -> Tensor:
         return ids_CT.argmax(-1) if self._pool == "argmax" else (ids_CT == self._eos_id).int().argmax(-1)
 
+    def embed(self, ids_CT: Tensor) -> Tensor:
+        """Embeddings of tokens (C, T, D), before their positions."""
+        x_CTD: Tensor = self._text.token_embedding(ids_CT).to(self.dtype)
+        return x_CTD
+
+    def rows(self, x_CTD: Tensor, end_C: Tensor, shared: int = 0) -> Rows:
+        """The input of layer 1: embeddings with positions, the first `shared` rows common to all prompts."""
+        x_CTD = x_CTD.to(self.dtype) + self.positions[: x_CTD.shape[1]].to(self.dtype)
+        return Rows.of(x_CTD, end_C).share(shared)
+
+    def run(
+        self,
+        rows: Rows,
+        first: int = 1,
+        last: int | None = None,
+        *,
+        edit: Edit | None = None,
+        layers: Sequence[Layer] | None = None,
+    ) -> Rows:
+        """The rows after layers `first`..`last` (by default all); `edit` changes the input of a layer."""
+        layers = self.layers if layers is None else layers
+        for number in range(first, (len(layers) if last is None else last) + 1):
+            rows = (edit(number, rows) if edit else rows).to(self.dtype)
+            before, length = rows.past.shape[1], rows.words.shape[1]
+            layer = layers[number - 1]
+            with tower_precision(self.device):
+                if not before:
+                    rows = rows._replace(words=layer.run(rows.words, causal=True))
+                    continue
+                mask = torch.ones(length, before + length, dtype=torch.bool, device=self.device).tril(before)
+                words = layer.run(rows.words, past=rows.past, mask=mask)
+                rows = rows._replace(words=words, past=layer.run(rows.past, causal=True))
+        return rows
+
+    def features(
+        self,
+        rows: Rows,
+        first: int = 1,
+        *,
+        edit: Edit | None = None,
+        layers: Sequence[Layer] | None = None,
+        norm: nn.Module | None = None,
+        projection: Tensor | None = None,
+    ) -> Tensor:
+        """Class features (C, E) in fp32, unnormalised, from the input of layer `first`; the last layer runs for the
+        end rows only.
+        """
+        layers = self.layers if layers is None else layers
+        last = len(layers)
+        rows = self.run(rows, first, last - 1, edit=edit, layers=layers)
+        rows = (edit(last, rows) if edit else rows).to(self.dtype)
+        before, length = rows.past.shape[1], rows.words.shape[1]
+        keys = torch.arange(before + length, device=self.device)
+        mask = (keys <= rows.end[:, None] + before)[:, None, None]
+        queries = rows.words[torch.arange(rows.words.shape[0], device=self.device), rows.end][:, None]
+        with tower_precision(self.device):
+            end = layers[-1].run(rows.words, queries=queries, past=rows.past, mask=mask)[:, 0]
+            end = (norm or self._text.ln_final)(end.to(self.dtype))
+        return self._project(wide(end), projection)
+
+    def _project(self, end_CD: Tensor, projection: Tensor | None) -> Tensor:
+        frozen = self._text.text_projection if projection is None else projection
+        if frozen is None:
+            return end_CD
+        if isinstance(frozen, nn.Linear):
+            bias = None if frozen.bias is None else wide(frozen.bias)
+            return nn.functional.linear(end_CD, wide(frozen.weight), bias)
+        return end_CD @ wide(frozen)
+
     @torch.no_grad()
     def encode(self, prompts: Sequence[str], *, batch: int = 256) -> Tensor:
         """Plain CLIP's text features (C, E), unnormalised; short prompts do not wait for long ones."""
@@ -82,42 +182,6 @@ class TextTower:
         for start in range(0, len(order), batch):
             chosen = order[start : start + batch]
             tokens = self.tokenize([prompts[index] for index in chosen])
-            before_last_CTD = self.prefix(tokens.ids_CT, self.layers)
-            encoded_CE = self.frozen_features(before_last_CTD, tokens.end_C, self.layers)
+            encoded_CE = self.features(self.rows(self.embed(tokens.ids_CT), tokens.end_C, tokens.shared))
             features.update(zip(chosen, encoded_CE, strict=True))
         return torch.stack([features[index] for index in range(len(prompts))])
-
-    @torch.no_grad()
-    def prefix(self, ids_CT: Tensor, first: int) -> Tensor:
-        """State x_CTD of the words before layer `first`. Exact: nothing learnable acts below it."""
-        x_CTD: Tensor = self._text.token_embedding(ids_CT).to(self.dtype)
-        x_CTD = x_CTD + self._text.positional_embedding[: ids_CT.shape[1]].to(self.dtype)
-        for block in self._text.transformer.resblocks[: first - 1]:
-            x_CTD = run_block(block, x_CTD, causal=True)
-        return x_CTD
-
-    @torch.no_grad()
-    def frozen_features(self, prefix_CTD: Tensor, end_C: Tensor, first: int) -> Tensor:
-        """Plain CLIP's text features (C, E), unnormalised, from the prefix: layers `first`..L only."""
-        x_CTD = prefix_CTD
-        *inner, last = self.blocks(first)
-        for block in inner:
-            x_CTD = run_block(block, x_CTD, causal=True)
-        return self.read_end(last, x_CTD, end_C)
-
-    def read_end(self, last_block: Any, x_CTD: Tensor, end_C: Tensor, past_1SD: Tensor | None = None) -> Tensor:
-        """Run the last layer for the end tokens only, and project them: (C, E).
-
-        `past_1SD` are the rows that all prompts begin with, where `x_CTD` holds only what comes after them.
-        """
-        before = 0 if past_1SD is None else past_1SD.shape[1]
-        rows, keys = (torch.arange(n, device=x_CTD.device) for n in (len(x_CTD), before + x_CTD.shape[1]))
-        mask_C11L = (keys <= end_C[:, None] + before)[:, None, None]
-        queries_C1D = x_CTD[rows, end_C][:, None]
-        end_C1D = run_block(last_block, x_CTD, queries_BQD=queries_C1D, past_1SD=past_1SD, mask=mask_C11L)
-        out_CD: Tensor = self._text.ln_final(end_C1D[:, 0])
-        projection = self._text.text_projection
-        if projection is None:
-            return out_CD
-        projected: Tensor = projection(out_CD) if callable(projection) else out_CD @ projection
-        return projected

@@ -1,30 +1,52 @@
-"""The frozen image tower, cut in two: a prefix that no new token reaches, and a tail of the last layers.
+"""The frozen image tower, layer by layer, with places where a method can act.
 
-Shapes: B images, N original tokens ([CLS] first, then patches), D vision width, E joint embedding.
-Layers are counted from 1.
+Shapes: B images, N original rows ([CLS] first, then patches), L rows, Q rows that are read, D vision width, E joint
+embedding. Layers are counted from 1; `rows@J` is the input of layer J, `rows@0` what comes before the input norm.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dear.backbone.blocks import run_block
+from dear.backbone.layers import Layer, layer_of
+from dear.backbone.precision import tower_precision, wide
 from dear.errors import InputError
+
+Edit = Callable[[int, Tensor], Tensor]
+"""From (layer, its input) to the input it gets instead."""
+Masks = Callable[[int], Tensor | None]
+"""From a layer to its mask, broadcastable to (B, H, L, L), True where a query (row) may see a key (column)."""
 
 
 class VisionTower:
-    """Split view of an OpenCLIP `VisionTransformer`; it owns no weights, it only runs them."""
+    """A view of an OpenCLIP `VisionTransformer` that is read at its [CLS] row; it owns no weights."""
 
     def __init__(self, visual: Any) -> None:
         self._visual = visual
 
     @property
-    def layers(self) -> int:
-        """Number of transformer layers."""
+    def layers(self) -> list[Layer]:
+        """All layers, to be run or replaced."""
+        return [layer_of(block) for block in self._visual.transformer.resblocks]
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
         return len(self._visual.transformer.resblocks)
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return int(self._visual.positional_embedding.shape[1])
+
+    @property
+    def rows(self) -> int:
+        """N, the number of original rows."""
+        return int(self._visual.positional_embedding.shape[0])
 
     @property
     def projection(self) -> Tensor:
@@ -33,33 +55,79 @@ class VisionTower:
         return weight
 
     @property
+    def final_norm(self) -> nn.LayerNorm:
+        """The final layer norm, ln_post."""
+        norm: nn.LayerNorm = self._visual.ln_post
+        return norm
+
+    @property
     def dtype(self) -> torch.dtype:
         """Type of the tower's activations."""
         dtype: torch.dtype = self._visual.conv1.weight.dtype
         return dtype
 
-    def blocks(self, first: int) -> list[Any]:
-        """Layers `first`..L, counted from 1, to be run by `run_block`."""
-        return list(self._visual.transformer.resblocks[first - 1 :])
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = self._visual.conv1.weight.device
+        return device
 
-    @torch.no_grad()
-    def prefix(self, images: Tensor, first: int) -> Tensor:
-        """State x_BND of the original tokens before layer `first`. Exact: nothing learnable acts below it."""
-        self.check(images)
-        x_BND: Tensor = self._visual._embeds(images.to(self.dtype))
-        for block in self._visual.transformer.resblocks[: first - 1]:
-            x_BND = run_block(block, x_BND)
-        return x_BND
+    def embed(self, images: Tensor) -> Tensor:
+        """Rows (B, N, D) with their positions, before the input norm: `rows@0`."""
+        visual = self._visual
+        with tower_precision(self.device):
+            x = visual.conv1(images.to(self.dtype))
+            x = x.reshape(x.shape[0], x.shape[1], -1).permute(0, 2, 1)
+            start = visual.class_embedding.view(1, 1, -1).expand(x.shape[0], -1, -1).to(x.dtype)
+            rows: Tensor = torch.cat([start, x], dim=1) + visual.positional_embedding.to(x.dtype)
+        return rows
 
-    @torch.no_grad()
-    def frozen_features(self, prefix_BND: Tensor, first: int) -> Tensor:
-        """Plain CLIP's image features (B, E), unnormalised, from the shared prefix: layers `first`..L only."""
-        x_BND = prefix_BND
-        *inner, last = self.blocks(first)
-        for block in inner:
-            x_BND = run_block(block, x_BND)
-        cls_B1D = run_block(last, x_BND, queries_BQD=x_BND[:, :1])
-        return self.read(cls_B1D)[:, 0] @ self.projection
+    def norm_in(self, x_BLD: Tensor) -> Tensor:
+        """The input norm, row by row: `rows@1` of `rows@0`."""
+        with tower_precision(self.device):
+            x: Tensor = self._visual.ln_pre(x_BLD.to(self.dtype))
+        return x
+
+    def run(
+        self,
+        x_BLD: Tensor,
+        first: int = 1,
+        last: int | None = None,
+        *,
+        edit: Edit | None = None,
+        masks: Masks | None = None,
+        layers: Sequence[Layer] | None = None,
+        read: Sequence[int] | None = None,
+    ) -> Tensor:
+        """The rows after layers `first`..`last`.
+
+        Args:
+            x_BLD: input of layer `first`.
+            first: first layer to run.
+            last: last layer to run; by default the last one.
+            edit: changes the input of a layer.
+            masks: whole mask of a layer; it is cut to the rows that are read.
+            layers: other layers than the tower's own, all of them.
+            read: the only rows wanted after layer `last`, which computes no others.
+        """
+        layers = self.layers if layers is None else layers
+        last = len(layers) if last is None else last
+        for number in range(first, last + 1):
+            x_BLD = (edit(number, x_BLD) if edit else x_BLD).to(self.dtype)
+            mask, queries = masks(number) if masks else None, None
+            if read is not None and number == last:
+                rows = list(read)
+                queries = x_BLD[:, rows]
+                mask = mask[..., rows, :] if mask is not None else None
+            with tower_precision(self.device):
+                x_BLD = layers[number - 1].run(x_BLD, queries=queries, mask=mask)
+        return x_BLD
+
+    def read(self, x: Tensor, norm: nn.Module | None = None, projection: Tensor | None = None) -> Tensor:
+        """Features in fp32 of rows after the last layer: final norm, then projection."""
+        with tower_precision(self.device):
+            normed: Tensor = (norm or self._visual.ln_post)(x.to(self.dtype))
+        return wide(normed) @ wide(self.projection if projection is None else projection)
 
     def check(self, images: Tensor) -> None:
         """Refuse anything but a batch of preprocessed images where the weights are."""
@@ -68,34 +136,13 @@ class VisionTower:
             raise InputError(
                 f"Images are a {type(images).__name__}: make each with clip.preprocess_eval and stack them."
             )
-        fits = images.ndim == 4 and len(images) and tuple(images.shape[1:]) == (3, height, width)
+        fits = images.ndim == 4 and images.shape[0] and tuple(images.shape[1:]) == (3, height, width)
         if not fits or not images.is_floating_point():
             raise InputError(
                 f"Images are {images.dtype} of shape {tuple(images.shape)}, but this backbone reads float batches of "
                 f"shape (B, 3, {height}, {width}): make each with clip.preprocess_eval and stack them."
             )
-        self._check_device(images, "Images are")
-
-    def check_prefix(self, prefix_BND: Tensor) -> None:
-        """Refuse anything but what `prefix` returns."""
-        tokens, width = self._visual.positional_embedding.shape
-        if not isinstance(prefix_BND, Tensor) or prefix_BND.ndim != 3 or tuple(prefix_BND.shape[1:]) != (tokens, width):
-            form = tuple(prefix_BND.shape) if isinstance(prefix_BND, Tensor) else type(prefix_BND).__name__
-            raise InputError(f"The prefix is {form}, but has shape (B, {tokens}, {width}): take it from image_prefix.")
-        self._check_device(prefix_BND, "The prefix is")
-
-    def _check_device(self, tensor: Tensor, what: str) -> None:
-        home = self._visual.conv1.weight.device
-        if tensor.device != home:
-            raise InputError(f"{what} on {tensor.device}, but the backbone is on {home}: move one of them with .to(…).")
-
-    @property
-    def final_norm(self) -> nn.LayerNorm:
-        """The final layer norm, ln_post."""
-        norm: nn.LayerNorm = self._visual.ln_post
-        return norm
-
-    def read(self, x_BQD: Tensor) -> Tensor:
-        """Apply the final layer norm."""
-        out: Tensor = self._visual.ln_post(x_BQD)
-        return out
+        if images.device != self.device:
+            raise InputError(
+                f"Images are on {images.device}, but the backbone is on {self.device}: move one of them with .to(…)."
+            )

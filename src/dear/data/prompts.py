@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from dear.errors import ClassListError
 
@@ -14,18 +14,37 @@ SPECIAL_TOKENS = ("<start_of_text>", "<end_of_text>")
 
 @dataclass(frozen=True)
 class ClassList:
-    """Class names and the template that turns each into a prompt. Made by `class_list`."""
+    """Class names and what turns each into prompts. Made by `class_list`."""
 
     names: tuple[str, ...]
     template: str
+    dataset: str | None = None
+    """Name of the data set that the classes are of, for methods with words or settings of its own."""
+    descriptions: Mapping[str, tuple[str, ...]] | None = None
+    """Sentences per class, if some were given."""
+    seen: tuple[int, ...] | None = None
+    """Place of each class in the list that was trained on, -1 if it is not in it; None before any training."""
+    whole: ClassList | None = None
+    """The list that this one is a part of."""
+    at: slice = field(default_factory=lambda: slice(None))
+    """Which part."""
 
-    @property
-    def prompts(self) -> list[str]:
-        """One prompt a class."""
-        return [self.template.replace("{}", name) for name in self.names]
+    def prompts(self, template: str | None = None) -> list[str]:
+        """One prompt per class, by the list's template or another one."""
+        return [(template or self.template).replace("{}", name) for name in self.names]
+
+    def part(self, at: slice) -> ClassList:
+        """Some of the classes; what depends on the whole list is taken from that."""
+        seen = None if self.seen is None else self.seen[at]
+        return replace(self, names=self.names[at], seen=seen, whole=self, at=at)
+
+    def among(self, trained: Sequence[str]) -> ClassList:
+        """The same list, knowing which of its classes were trained on."""
+        places = {name: place for place, name in enumerate(trained)}
+        return replace(self, seen=tuple(places.get(name, -1) for name in self.names))
 
 
-def class_list(names: Sequence[str], template: str) -> ClassList:
+def class_list(names: Sequence[str], template: str, *, dataset: str | None = None) -> ClassList:
     """Check names and template: what could only give wrong predictions is refused."""
     if isinstance(names, str):
         raise ClassListError(f"The class list is the single word {names!r}: give a list, such as [{names!r}].")
@@ -45,7 +64,7 @@ def class_list(names: Sequence[str], template: str) -> ClassList:
             f"The template {template!r} must hold '{{}}' exactly once, where the class name goes, "
             f"as in {DEFAULT_TEMPLATE!r}."
         )
-    return ClassList(tuple(str(name) for name in listed), template)
+    return ClassList(tuple(str(name) for name in listed), template, dataset)
 
 
 def _is_wording(text: object) -> bool:

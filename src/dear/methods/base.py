@@ -1,17 +1,23 @@
-"""What every adaptation method is to the engine: set classes, see images, give logits and a loss.
+"""The shape of a method: parameters, `classes`, `text`, `forward`, `loss`; everything else is `dear.model.Model`'s.
 
-A method meets `Method` by having these members; nothing is inherited. Shapes: B images, C classes, K attributes,
-E joint embedding.
+A method owns what is trained or rewritten; the frozen CLIP is passed in. Its life:
+  begin    once before training, with the drawn images: shapes and values that come from them
+  classes  once per class list, without gradients: what depends on nothing trained
+  text     once per step, or once per list without gradients: class features and whatever else classes give
+  forward  per batch of images; `batch` is there only in training
+  loss     per batch: the terms to minimise
+  combine  how gradients of several terms become one, for methods that need them apart
+  after_step  after an update: rewrite buffers
+  finish   once after training: choose what is chosen on held-out images
+Shapes: B images, C classes, E joint embedding, V views, N drawn images.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,101 +25,204 @@ from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.text import TokenizedPrompts
-from dear.errors import BackboneError, ClassListError, ConfigError, InputError
+from dear.config import Settings
+from dear.data.prompts import ClassList
+from dear.errors import ClassListError
+from dear.methods.recipe import Recipe
 
-if TYPE_CHECKING:
-    from dear.predict import Prediction
+PURPOSES = ("default", "novel", "transfer")
+"""What a readout can be for: everything, classes that were not trained on, other data sets."""
 
-Strategy = Literal["fusion", "decoupled"]
-DEFAULT_TEMPLATE = "a photo of a {}."
-SPECIAL_TOKENS = ("<start_of_text>", "<end_of_text>")
+
+@dataclass(frozen=True)
+class Needs:
+    """What a method asks of those who run it."""
+
+    image: tuple[str, ...] = ("feature",)
+    """Frozen image quantities that `forward` reads, by the names of `dear.backbone.frozen`."""
+    training: tuple[str, ...] = ()
+    """Further ones, only while training."""
+    views: int = 1
+    """Augmented views of each image per step; rows are view-major."""
+    whole_batch: bool = False
+    """The loss couples the images of a batch, so it must not be cut into micro-batches or over processes."""
+    independent: bool = True
+    """The features of a class depend on no other class, so class lists may be cut into parts."""
+    held_out: bool = False
+    """`finish` chooses on images held out from the shots."""
+    companions: tuple[str, ...] = ()
+    """Names of other models that it is made with, such as a teacher."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a method says about a batch. A method without attribute tokens has K = 0."""
+    """What a method says about a batch, by names that it chooses."""
 
-    logits: Tensor
-    """(B, C), by the strategy that was asked for."""
-    cls_logits: Tensor
-    """(B, C), from the [CLS] feature alone."""
-    attr_logits: Tensor
-    """(B, K, C), from each attribute's feature."""
-    alpha: Tensor
-    """(K + 1,), weights of the [CLS] feature and of each attribute."""
-    cls_features: Tensor
-    """(B, E), of unit length."""
-    attr_features: Tensor
-    """(B, K, E), of unit length."""
-    class_features: Tensor
-    """(C, E), of unit length."""
-    classes: ClassList | None = field(default=None, repr=False)
-    """The classes the logits are about."""
-    image_prefix: Tensor | None = field(default=None, repr=False)
-    """What the frozen part made of the images, kept while gradients are recorded so that the loss can reuse it."""
-    plain_features: Tensor | None = field(default=None, repr=False)
-    """(B, E), plain CLIP's features of the images, where they were known beforehand."""
-
-
-class LossTerms(Protocol):
-    """A loss to minimise, `total`, and the terms it is made of, by name."""
+    readouts: Mapping[str, Tensor]
+    """(B, C) logits by name, the default first."""
+    features: Mapping[str, Tensor] = field(default_factory=dict)
+    """(B, E) image features of unit length by name, such as "cls"."""
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+    """Learned scalars worth watching, by name."""
+    classes: Tensor | None = None
+    """(C, E) class features, if there is one per class."""
+    rest: Mapping[str, Any] = field(default_factory=dict)
+    """What only the method's own loss and `after_step` read."""
 
     @property
-    def total(self) -> Tensor:
-        """The scalar to call `backward` on."""
-        ...
-
-    def scalars(self) -> dict[str, float]:
-        """Every term as a number, for logs."""
-        ...
+    def logits(self) -> Tensor:
+        """(B, C) logits of the default readout."""
+        return next(iter(self.readouts.values()))
 
 
 @dataclass(frozen=True)
-class ClassList:
-    """Class names and the template that turns each into a prompt. Made by `class_list`."""
+class Batch:
+    """What a step knows besides the images. Everything random is a function of (seed, step, name)."""
 
-    names: tuple[str, ...]
-    template: str
+    labels: Tensor | None = None
+    """One per row of the image quantities (views × images, view-major)."""
+    seed: int = 0
+    step: int = 0
+    rows: Tensor | slice | None = None
+    """Which rows of the whole batch (or class list) these are; None: all of them."""
+    size: int = 0
+    """Rows of the whole batch (or class list)."""
+    given: Mapping[str, Tensor] | None = None
+    """Draws that were made elsewhere, by name, in the place of own ones."""
+
+    def draw(self, name: str, *shape: int) -> Tensor:
+        """Uniform numbers from [0, 1) for these rows: the same whatever the batch was cut into."""
+        if self.given is not None and name in self.given:
+            whole = self.given[name]
+        else:
+            key = zlib.crc32(f"{self.seed}/{self.step}/{name}".encode())
+            whole = torch.rand(self.size, *shape, generator=torch.Generator().manual_seed(key))
+        return whole if self.rows is None else whole[self.rows]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Images as quantities: those to train on, or those held out."""
+
+    image: Mapping[str, Tensor]
+    """(V, N, …) by name; (N, …) for names that begin with "plain:", and for held-out images."""
+    labels: Tensor
+    classes: ClassList
+    seed: int = 0
+
+
+class NoConfig(Settings):
+    """The config of a method that can be told nothing."""
+
+
+class Method(nn.Module):
+    """An adaptation of a frozen CLIP. Never asks `self.training`: a `batch` means training."""
+
+    name: ClassVar[str] = ""
+    Config: ClassVar[type[Settings]] = NoConfig
+    recipe: ClassVar[Recipe] = Recipe()
+    """How it was published to be trained."""
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Other values by "PROTOCOL", "DATA" or "PROTOCOL/DATA", the more special ones last."""
+    readouts: ClassVar[Mapping[str, str]] = {"default": "logits"}
+    """From a purpose to the name of a readout in `Output`."""
+    drawn: ClassVar[tuple[str, ...]] = ()
+    """Names of tensors whose shape comes from the draw: empty until `begin`, shaped by the file when loaded."""
+    needs: Needs = Needs()
+
+    def __init__(
+        self,
+        clip: FrozenClip,
+        config: Settings,
+        *,
+        seed: int = 0,
+        files: Mapping[str, str] | None = None,
+        companions: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make an untrained method; nothing here depends on data.
+
+        Args:
+            clip: the frozen CLIP it will be run with; its sizes decide shapes.
+            config: an instance of `Config`.
+            seed: decides the random start.
+            files: texts that were saved with the method, by file name, if it is being loaded.
+            companions: the models named in `needs.companions`.
+        """
+        super().__init__()
+        self.config = config
+        self.files: dict[str, str] = dict(files or {})
+        """Texts that belong to a saved method, by file name."""
+
+    def facts(self) -> dict[str, str]:
+        """What a person wants to know of it at a glance, for its card."""
+        return {}
+
+    def begin(self, clip: FrozenClip, draw: Draw) -> None:
+        """Look at the drawn images before training."""
+
+    def classes(self, clip: FrozenClip, classes: ClassList) -> Any:
+        """Plain CLIP's class features, OpenCLIP's own."""
+        return clip.encode_text(classes.prompts())
+
+    def text(self, clip: FrozenClip, frozen: Any, batch: Batch | None = None) -> Any:
+        """Tensors in a dict, tuple or NamedTuple, classes first unless `needs.independent` is False."""
+        return frozen
+
+    def forward(self, clip: FrozenClip, image: Mapping[str, Tensor], text: Any, batch: Batch | None = None) -> Output:
+        """Classify images from frozen quantities."""
+        feature_BE = unit(image["feature"])
+        logits_BC = clip.temperature * feature_BE @ text.T
+        return Output({"logits": logits_BC}, features={"cls": feature_BE}, classes=text)
+
+    def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
+        """Terms to minimise; "total" only if it is not their plain sum."""
+        return {"ce": F.cross_entropy(out.logits, _labels(batch))}
+
+    def combine(self, grads: Mapping[str, Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+        """One gradient per parameter from {term: {parameter: gradient}}.
+
+        Gradients are taken per term only if this is overridden; without, there is one term, "total".
+        """
+        return grads["total"]
+
+    def after_step(self, out: Output) -> None:
+        """Rewrite buffers, after a finite update; overriding it asks for whole batches."""
+
+    def finish(self, clip: FrozenClip, draw: Draw, held: Draw | None) -> None:
+        """Choose what is chosen after training; `held` is None if nothing is held out."""
+
+    @classmethod
+    def overrides(cls, name: str) -> bool:
+        """Whether a method has its own version of one of the functions above."""
+        return getattr(cls, name) is not getattr(Method, name)
 
     @property
-    def prompts(self) -> list[str]:
-        """One prompt a class."""
-        return [self.template.replace("{}", name) for name in self.names]
+    def trained(self) -> dict[str, nn.Parameter]:
+        """Everything that training may change, by name."""
+        return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
+
+    @property
+    def needs_whole_batch(self) -> bool:
+        """Whether a batch may not be cut."""
+        return self.needs.whole_batch or self.overrides("after_step")
 
 
-def class_list(names: Sequence[str], template: str) -> ClassList:
-    """Check names and template: what could only give wrong predictions is refused."""
-    if isinstance(names, str):
-        raise ClassListError(f"The class list is the single word {names!r}: give a list, such as [{names!r}].")
-    if isinstance(names, set | frozenset) or not isinstance(names, Iterable):
-        raise ClassListError(
-            f"The class list is a {type(names).__name__}: give a list, whose order is the labels' order."
-        )
-    listed = list(names)
-    if not listed:
-        raise ClassListError("The class list is empty: give at least one class name.")
-    if bad := [name for name in listed if not _is_wording(name)]:
-        raise ClassListError(f"Class names must be words, but {bad[0]!r} is among them.")
-    if twice := sorted(name for name, times in Counter(listed).items() if times > 1):
-        raise ClassListError(f"Class names appear twice: {', '.join(twice)}; give each class one name of its own.")
-    if not _is_wording(template) or template.count("{}") != 1:
-        raise ClassListError(
-            f"The template {template!r} must hold '{{}}' exactly once, where the class name goes, "
-            f"as in {DEFAULT_TEMPLATE!r}."
-        )
-    return ClassList(tuple(str(name) for name in listed), template)
+def total_of(terms: Mapping[str, Tensor]) -> Tensor:
+    """The scalar to minimise: "total", or the sum of the terms."""
+    if "total" in terms:
+        return terms["total"]
+    values: Sequence[Tensor] = list(terms.values())
+    return torch.stack(values).sum() if len(values) > 1 else values[0]
 
 
-def _is_wording(text: object) -> bool:
-    """Whether something is text that a tokenizer can read as words."""
-    if not isinstance(text, str) or not text.strip() or any(token in text for token in SPECIAL_TOKENS):
-        return False
-    return all(not 0xD800 <= ord(letter) < 0xE000 for letter in text)
+def tokens_of(clip: FrozenClip, classes: ClassList, template: str | None = None) -> TokenizedPrompts:
+    """Token ids of a list's prompts; two classes that the text tower cannot tell apart are refused.
 
-
-def tokenize_classes(clip: FrozenClip, classes: ClassList) -> TokenizedPrompts:
-    """Token ids of the prompts; two classes that the text tower cannot tell apart are refused."""
-    tokens = clip.text.tokenize(classes.prompts)
+    Those of a part are cut from the whole list's, so that length and shared rows do not depend on the cutting.
+    """
+    if classes.whole is not None:
+        return tokens_of(clip, classes.whole, template).part(classes.at)
+    tokens = clip.text.tokenize(classes.prompts(template))
     seen: dict[tuple[int, ...], str] = {}
     for name, ids in zip(classes.names, tokens.ids_CT.tolist(), strict=True):
         other = seen.setdefault(tuple(ids), name)
@@ -124,167 +233,11 @@ def tokenize_classes(clip: FrozenClip, classes: ClassList) -> TokenizedPrompts:
     return tokens
 
 
-class PrefixKind(NamedTuple):
-    """What `Method.image_prefix` or `Method.image_view` gives for one image: a name for it and its shape."""
-
-    name: str
-    shape: tuple[int, ...]
-
-
-class Method(Protocol):
-    """An adaptation of a frozen CLIP that an engine can train, evaluate, save and load without knowing it."""
-
-    name: ClassVar[str]
-    choice_names: ClassVar[frozenset[str]]
-    """What `build` lets a person choose."""
-    clip: FrozenClip
-
-    @property
-    def classes(self) -> ClassList | None:
-        """The classes set last, or None."""
-        ...
-
-    def set_classes(self, names: Sequence[str], template: str = DEFAULT_TEMPLATE) -> None:
-        """Choose the classes to tell apart."""
-        ...
-
-    def __call__(self, images: Tensor, *, strategy: Strategy = "fusion") -> Output:
-        """Classify preprocessed images (B, 3, H, W)."""
-        ...
-
-    def image_prefix(self, images: Tensor) -> Tensor:
-        """What the frozen part makes of images; it never changes, so it may be computed once and kept."""
-        ...
-
-    @property
-    def prefix_kind(self) -> PrefixKind:
-        """What `image_prefix` gives, so that it can be kept under a name that fits."""
-        ...
-
-    def from_prefix(self, prefix: Tensor, *, strategy: Strategy = "fusion") -> Output:
-        """Classify from `image_prefix`'s result."""
-        ...
-
-    def image_view(self, images: Tensor) -> Tensor:
-        """All that training needs of images and never changes, one flat row an image, so that it may be kept."""
-        ...
-
-    @property
-    def view_kind(self) -> PrefixKind:
-        """What `image_view` gives."""
-        ...
-
-    def from_view(self, views: Tensor) -> Output:
-        """Classify from `image_view`'s result."""
-        ...
-
-    def predict(
-        self,
-        images: Sequence[Any],
-        classes: Sequence[str] | None = None,
-        *,
-        template: str | None = None,
-        strategy: Strategy = "fusion",
-        top: int = 5,
-    ) -> list[Prediction]:
-        """Say what images show: see `dear.predict.predict`."""
-        ...
-
-    def loss(self, out: Output, labels: Tensor, *, images: Tensor | None = None) -> LossTerms:
-        """The training loss of a batch."""
-        ...
-
-    def trainable(self) -> dict[str, nn.Parameter]:
-        """Everything that training may change, by name."""
-        ...
-
-    def disabled(self) -> AbstractContextManager[None]:
-        """Within this context the method is plain CLIP, exactly."""
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """The method's choices as plain JSON values; with `artefact_files` enough to build it again."""
-        ...
-
-    def artefact_files(self) -> dict[str, str]:
-        """Further text files that belong to a saved adapter, by file name."""
-        ...
-
-    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Save what was trained."""
-        ...
-
-    def facts(self) -> dict[str, str]:
-        """What a person wants to know of this adapter at a glance, for its card."""
-        ...
-
-    @classmethod
-    def build(cls, clip: FrozenClip, *, seed: int, choices: Mapping[str, Any]) -> Method:
-        """Make an untrained model from choices that a person may have typed."""
-        ...
-
-    @classmethod
-    def from_artefact(cls, clip: FrozenClip, settings: Mapping[str, Any], files: Mapping[str, str]) -> Method:
-        """Build the method again from what was saved (its tensors are loaded afterwards)."""
-        ...
-
-
-def require_clip(clip: object) -> FrozenClip:
-    """The backbone, or a sentence where it is something else."""
-    if not isinstance(clip, FrozenClip):
-        raise BackboneError(f"A method adapts a backbone from dear.load_clip(…), but got a {type(clip).__name__}.")
-    return clip
-
-
-def require_classes(classes: ClassList | None) -> ClassList:
-    """The class list, or a sentence where none has been set."""
-    if classes is None:
-        raise ClassListError('No classes are set: call model.set_classes(["cat", "dog"]) first.')
-    return classes
-
-
-def check_strategy(strategy: str) -> None:
-    """Refuse an inference strategy that does not exist."""
-    if strategy not in ("fusion", "decoupled"):
-        raise ConfigError(f"strategy is {strategy!r}, but can be 'fusion' or 'decoupled'.")
-
-
-def check_labels(out: object, labels: object) -> None:
-    """Refuse labels that do not belong to the output: whole numbers, one an image, each the number of a class."""
-    if not isinstance(out, Output):
-        raise InputError(f"The loss takes what the model returned, model(images), but got a {type(out).__name__}.")
-    batch, classes = out.logits.shape
-    if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or tuple(labels.shape) != (batch,):
-        form = f"{labels.dtype} {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
-        raise InputError(f"Labels must be an int64 tensor of shape ({batch},), but are {form}.")
-    if batch and (int(labels.min()) < 0 or int(labels.max()) >= classes):
-        raise InputError(
-            f"Labels go from {int(labels.min())} to {int(labels.max())}, but the {classes} classes are numbered from 0."
-        )
-
-
-def frozen_output(clip: FrozenClip, image_features_BE: Tensor, class_features_CE: Tensor, classes: ClassList) -> Output:
-    """Plain CLIP's answer: cosine logits and no attributes (K = 0)."""
-    with full_precision(image_features_BE):
-        logits = clip.temperature * image_features_BE @ class_features_CE.T
-    batch, embed = image_features_BE.shape
-    return Output(
-        logits=logits,
-        cls_logits=logits,
-        attr_logits=logits.new_zeros(batch, 0, logits.shape[1]),
-        alpha=logits.new_ones(1),
-        cls_features=image_features_BE,
-        attr_features=logits.new_zeros(batch, 0, embed),
-        class_features=class_features_CE,
-        classes=classes,
-    )
-
-
-def full_precision(like: Tensor) -> torch.autocast:
-    """Context without autocast: a cosine times 100 does not survive bf16."""
-    return torch.autocast(like.device.type, enabled=False)
-
-
 def unit(features: Tensor) -> Tensor:
-    """Features of unit length, in fp32 whatever the backbone's precision."""
-    return F.normalize(features.to(torch.float32), dim=-1)
+    """Features of unit length, in fp32 unless they are in fp64."""
+    return F.normalize(features if features.dtype == torch.float64 else features.float(), dim=-1)
+
+
+def _labels(batch: Batch) -> Tensor:
+    assert batch.labels is not None, "this loss needs labels"
+    return batch.labels

@@ -1,45 +1,64 @@
-"""The methods by name. Register a class once; ask for it by the name it bears."""
+"""The methods by name: a table of "module:Class" that imports nothing until a method is asked for.
+
+Other packages add methods by entry points of the group `dear.methods`, in the same form; a script by `register`.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import TypeVar
 
 from dear.errors import ConfigError, did_you_mean
 from dear.methods.base import Method
 
-M = TypeVar("M", bound=type)
-_METHODS: dict[str, type[Method]] = {}
+M = TypeVar("M", bound=type[Method])
+
+OWN = {
+    "dear": "dear.methods.dear.method:DearMethod",
+    "zero_shot": "dear.methods.zero_shot:ZeroShot",
+}
+GROUP = "dear.methods"
+_REGISTERED: dict[str, type[Method]] = {}
 
 
 def register(method: M) -> M:
     """Class decorator: make a method known by its `name`; a name can be taken only once."""
-    name = getattr(method, "name", None)
-    if not isinstance(name, str) or not name:
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise ConfigError(f"A method is a subclass of dear.Method, but {method!r} is not.")
+    name = method.name
+    if not name:
         raise ConfigError(f"The method {method.__name__} needs a class attribute 'name' to be registered by.")
-    taken = _METHODS.get(name)
-    if taken is not None and taken is not method:
-        raise ConfigError(f"The method name {name!r} is taken by {taken.__module__}: choose another name.")
-    _METHODS[name] = method
+    taken = _places().get(name)
+    if _REGISTERED.get(name, method) is not method or (taken and name not in _REGISTERED):
+        raise ConfigError(f"The method name {name!r} is taken by {taken or 'another one'}: choose another name.")
+    _REGISTERED[name] = method
     return method
 
 
 def get_method(name: str) -> type[Method]:
-    """The class registered under a name."""
-    _import_own_methods()
-    if name not in _METHODS:
-        raise ConfigError(
-            f"No method is called {name!r}.{did_you_mean(name, _METHODS)} Known: {', '.join(list_methods())}."
-        )
-    return _METHODS[name]
+    """The class of a method, imported now."""
+    if name in _REGISTERED:
+        return _REGISTERED[name]
+    places = _places()
+    if name not in places:
+        known = list_methods()
+        raise ConfigError(f"No method is called {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}.")
+    module, _, attribute = places[name].partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"The method {name!r} cannot be loaded from {places[name]} ({error}).") from error
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise ConfigError(f"The method {name!r} at {places[name]} is not a subclass of dear.Method.")
+    return found
 
 
 def list_methods() -> list[str]:
-    """Names of all registered methods."""
-    _import_own_methods()
-    return sorted(_METHODS)
+    """Names of all methods."""
+    return sorted({*_places(), *_REGISTERED})
 
 
-def _import_own_methods() -> None:
-    for module in ("dear.methods.dear.method", "dear.methods.zero_shot"):
-        import_module(module)
+def _places() -> dict[str, str]:
+    others = {point.name: point.value for point in entry_points(group=GROUP)}
+    return {**others, **OWN}

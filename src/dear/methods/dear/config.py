@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from dear.config import Settings
+from dear.roles.rolemap import RoleMap
+
+MaskName = Literal["roles", "all_mixed", "all_generalization", "shuffled"]
 
 
 class DearConfig(Settings):
-    """Choices of DeAR. Layers are counted from 1."""
+    """Config of DeAR. Layers are counted from 1."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     first_layer: int | None = Field(default=None, ge=1)
     """First vision layer that sees new tokens (J); default: the last four layers."""
@@ -39,5 +45,15 @@ class DearConfig(Settings):
     """Weight of the term that keeps the fusion from leaning on the attributes alone."""
     fusion_loss: Literal["neg_log", "one_minus"] = "neg_log"
     """Form of that term: -ln α_cls, or 1 - α_cls."""
-    seed: int = Field(default=0, ge=0, lt=2**63)
-    """Decides the random start."""
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    """Random start; default: the run's seed."""
+
+    roles: str | Path | RoleMap | None = Field(default=None, exclude=True)
+    """Role map: a name, a roles.json, or the folder of 'dear roles discover'; default: the one shipped for the weights.
+    This and the next three decide the map that is saved with the adapter."""
+    mask: MaskName = Field(default="roles", exclude=True)
+    """Variant of the map, for ablations."""
+    threshold: float | None = Field(default=None, exclude=True)
+    """Cut the heads' entropies anew at so many per cent."""
+    attributes: int | None = Field(default=None, exclude=True)
+    """Take fewer or more core attributes."""

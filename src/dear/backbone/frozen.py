@@ -1,0 +1,103 @@
+"""What a frozen CLIP makes of images and never changes, by name, so that it is computed once and may be kept.
+
+The names form a closed list:
+  rows@J         (N, D)   input of image layer J; rows@0 comes before the input norm
+  feature        (E,)     the image feature, unnormalised
+  projected      (N, E)   all rows after the last layer, through final norm and projection
+  cls_attention  (N,)     attention of the [CLS] row in the last layer, mean over its heads
+  terms:GROUPS   (G+1, E) what groups of heads add to the unit feature, then everything else; GROUPS as "9.0,9.3;10.1"
+Two prefixes make further names: plain:NAME is NAME of the image without augmentation, COMPANION:image the image feature
+of a method's companion; both are resolved by whoever has the image or the companion.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from dear.backbone.split import contributions, parse_groups
+from dear.backbone.vision import VisionTower
+from dear.errors import ConfigError
+
+States = dict[str, Tensor]
+PLAIN = "plain:"
+TERMS = "terms:"
+_ROWS = re.compile(r"rows@(\d+)")
+
+
+def layer_named(name: str) -> int | None:
+    """J of "rows@J", or None for other names."""
+    found = _ROWS.fullmatch(name)
+    return int(found.group(1)) if found else None
+
+
+def check_names(vision: VisionTower, names: Sequence[str]) -> None:
+    """Refuse names that are not in the list."""
+    for name in names:
+        layer = layer_named(name)
+        known = name in ("feature", "projected", "cls_attention") or name.startswith(TERMS)
+        if not known and (layer is None or layer > vision.depth):
+            raise ConfigError(f"There is no frozen quantity {name!r} in an image tower of {vision.depth} layers.")
+
+
+def shape_of(vision: VisionTower, name: str) -> tuple[int, ...]:
+    """Shape of a quantity for one image."""
+    check_names(vision, [name])
+    embed = vision.projection.shape[1]
+    if name == "feature":
+        return (embed,)
+    if name == "projected":
+        return vision.rows, embed
+    if name == "cls_attention":
+        return (vision.rows,)
+    if name.startswith(TERMS):
+        return len(parse_groups(name.removeprefix(TERMS))) + 1, embed
+    return vision.rows, vision.width
+
+
+@torch.no_grad()
+def frozen(vision: VisionTower, images: Tensor, names: Sequence[str]) -> States:
+    """The quantities `names` of preprocessed images, in one pass."""
+    vision.check(images)
+    return complete(vision, {"rows@0": vision.embed(images)}, names)
+
+
+@torch.no_grad()
+def complete(vision: VisionTower, known: Mapping[str, Tensor], names: Sequence[str]) -> States:
+    """The quantities `names`, those that are missing computed from the nearest rows that are known."""
+    check_names(vision, names)
+    found = dict(known)
+    for layer in sorted(layer for name in names if (layer := layer_named(name)) is not None and name not in found):
+        found[f"rows@{layer}"] = _rows(vision, found, layer)
+    if "feature" in names and "feature" not in found and not {"projected", "cls_attention"} & set(names):
+        start = _nearest(found, vision.depth)
+        found["feature"] = vision.read(vision.run(_rows(vision, found, max(start, 1)), max(start, 1), read=[0])[:, 0])
+    if any(name not in found for name in names if name in ("feature", "projected", "cls_attention")):
+        before = _rows(vision, found, vision.depth)
+        projected = vision.read(vision.run(before, vision.depth))
+        weights = vision.layers[-1].weights(before, before[:, :1])[:, :, 0].mean(1)
+        found = {"projected": projected, "feature": projected[:, 0], "cls_attention": weights, **found}
+    for name in (name for name in names if name.startswith(TERMS) and name not in found):
+        terms = contributions(vision, _rows(vision, found, 1))
+        found[name] = terms.grouped(parse_groups(name.removeprefix(TERMS)))
+    return {name: found[name] for name in names}
+
+
+def _rows(vision: VisionTower, found: Mapping[str, Tensor], layer: int) -> Tensor:
+    start = _nearest(found, layer)
+    x = found[f"rows@{start}"].to(vision.dtype)
+    if start == layer:
+        return x
+    if start == 0:
+        x, start = vision.norm_in(x), 1
+    return vision.run(x, start, layer - 1)
+
+
+def _nearest(found: Mapping[str, Tensor], layer: int) -> int:
+    known = [n for name in found if (n := layer_named(name)) is not None and n <= layer]
+    if not known:
+        raise ConfigError(f"The input of image layer {layer} cannot be computed from {', '.join(found) or 'nothing'}.")
+    return max(known)

@@ -1,0 +1,129 @@
+"""One transformer layer of a frozen tower in a normal form, and the only code that knows how its attention is stored.
+
+A layer is x + post1(out(heads(pre1 x))), then x + post2(mlp(pre2 x)), plus an optional term parallel to both. A method
+changes a layer by replacing parts of it (`dataclasses.replace`): LoRA replaces `project`, a parallel adapter sets
+`side`, own copies of weights are layers of other modules.
+
+Shapes: B sequences, L rows (keys), S rows before them, Q query rows, D width, H heads, E = D / H.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Part = Callable[[Tensor], Tensor]
+
+
+class Projection(Protocol):
+    """Queries, keys and values of rows; `which` is "qkv", "q" or "kv"."""
+
+    def __call__(self, x: Tensor, which: str) -> tuple[Tensor, ...]:
+        """One tensor per letter of `which`."""
+        ...
+
+
+def same(x: Tensor) -> Tensor:
+    """The part of a layer that is not there."""
+    return x
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A view of a layer: it holds modules and functions of them, never tensors, so it cannot go stale."""
+
+    heads: int
+    project: Projection
+    out: Part
+    mlp: Part
+    pre1: Part = same
+    pre2: Part = same
+    post1: Part = same
+    post2: Part = same
+    side: Part | None = None
+    """A term parallel to the whole layer, of the rows after `pre1`."""
+
+    def attend(
+        self,
+        x_BLD: Tensor,
+        *,
+        queries: Tensor | None = None,
+        past: Tensor | None = None,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> Tensor:
+        """What each head gathers for each query row, (B, H, Q, E); all rows are queries unless some are given.
+
+        `past` (G, S, D) holds rows before those of `x_BLD` that are keys only, each for B / G sequences. `mask` is
+        boolean, broadcastable to (B, H, Q, S + L), True where a query may see a key.
+        """
+        keys = self.pre1(x_BLD)
+        if queries is None:
+            q, k, v = self.project(keys, "qkv")
+        else:
+            (q,), (k, v) = self.project(self.pre1(queries), "q"), self.project(keys, "kv")
+        if past is not None and past.shape[1]:
+            before = self.project(self.pre1(past), "kv")
+            k, v = (torch.cat([_each(old, own), own], dim=1) for old, own in zip(before, (k, v), strict=True))
+        q, k, v = (self._split(part) for part in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+
+    def weights(self, x_BLD: Tensor, queries: Tensor) -> Tensor:
+        """Attention probabilities (B, H, Q, L) of the query rows, without a mask, in fp32."""
+        (q,), (k, _) = self.project(self.pre1(queries), "q"), self.project(self.pre1(x_BLD), "kv")
+        q, k = (self._split(part).float() for part in (q, k))
+        return (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).softmax(-1)
+
+    def run(
+        self,
+        x_BLD: Tensor,
+        *,
+        queries: Tensor | None = None,
+        past: Tensor | None = None,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> Tensor:
+        """The layer's output for the query rows; arguments as for `attend`."""
+        rows = x_BLD if queries is None else queries
+        gathered = self.attend(x_BLD, queries=queries, past=past, mask=mask, causal=causal)
+        y = rows + self.post1(self.out(gathered.transpose(1, 2).flatten(2)))
+        y = y + self.post2(self.mlp(self.pre2(y)))
+        return y if self.side is None else y + self.side(self.pre1(rows))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def layer_of(block: Any) -> Layer:
+    """The normal form of an open_clip residual block."""
+    attention = block.attn
+
+    def project(x: Tensor, which: str) -> tuple[Tensor, ...]:
+        weight, bias, width = attention.in_proj_weight, attention.in_proj_bias, attention.embed_dim
+        first, last = {"qkv": (0, 3), "q": (0, 1), "kv": (1, 3)}[which]
+        rows = slice(first * width, last * width)
+        return F.linear(x, weight[rows], bias[rows]).chunk(last - first, dim=-1)
+
+    return Layer(
+        heads=attention.num_heads,
+        project=project,
+        out=attention.out_proj,
+        mlp=block.mlp,
+        pre1=block.ln_1,
+        pre2=block.ln_2,
+        post1=block.ls_1,
+        post2=block.ls_2,
+    )
+
+
+def _each(shared: Tensor, own: Tensor) -> Tensor:
+    """One row of what several sequences share for each of them."""
+    if shared.shape[0] == 1:
+        return shared.expand(own.shape[0], -1, -1)
+    return shared.repeat_interleave(own.shape[0] // shared.shape[0], dim=0)

@@ -1,0 +1,113 @@
+"""How much each head, each MLP and the start contribute to an image's CLIP embedding, in one forward pass.
+
+The final [CLS] state is a sum: what enters the first layer, plus what every head and every MLP adds to it. The final
+norm is linearised per image (its scale applied to each term, its mean and bias shared out evenly), so the terms,
+projected and divided by the embedding's norm, sum exactly to the unit-length embedding.
+
+Shapes: B images, L layers, H heads, D width, E joint embedding, X = 1 + L + L*H terms, G groups of heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from dear.backbone.layers import Layer
+from dear.backbone.vision import VisionTower
+from dear.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """Terms that sum to the unit-length image embedding."""
+
+    embedding_BE: Tensor
+    mlps_BLE: Tensor
+    heads_BLHE: Tensor
+
+    def total(self) -> Tensor:
+        """The embedding itself: (B, E)."""
+        return self.embedding_BE + self.mlps_BLE.sum(1) + self.heads_BLHE.sum((1, 2))
+
+    def grouped(self, groups: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
+        """(B, G + 1, E): the sum of each group of (layer, head), then everything else."""
+        sums = [self.heads_BLHE[:, [n - 1 for n, _ in group], [h for _, h in group]].sum(1) for group in groups]
+        stacked_BGE = torch.stack(sums, dim=1)
+        return torch.cat([stacked_BGE, (self.total() - stacked_BGE.sum(1))[:, None]], dim=1)
+
+
+@torch.no_grad()
+def contributions(vision: VisionTower, rows_BND: Tensor) -> Contributions:
+    """Run the image tower once from `rows@1`, noting what each part adds to the [CLS] row."""
+    heads: list[Tensor] = []
+    mlps: list[Tensor] = []
+    layers = [_noting(layer, heads, mlps) for layer in vision.layers]
+    final_BD = vision.run(rows_BND, layers=layers, read=[0])[:, 0]
+    terms_BXD = torch.cat([rows_BND[:, :1], torch.stack(mlps, 1), torch.cat(heads, 1)], dim=1)
+    terms_BXE = _project(vision, final_BD, terms_BXD)
+    count, depth = rows_BND.shape[0], len(layers)
+    return Contributions(
+        embedding_BE=terms_BXE[:, 0],
+        mlps_BLE=terms_BXE[:, 1 : 1 + depth],
+        heads_BLHE=terms_BXE[:, 1 + depth :].reshape(count, depth, -1, terms_BXE.shape[-1]),
+    )
+
+
+def parse_groups(text: str) -> list[list[tuple[int, int]]]:
+    """Groups of heads from their name: "9.0,9.3;10.1" is two groups of (layer, head)."""
+    try:
+        groups = [[_place(head) for head in group.split(",")] for group in text.split(";")]
+    except ValueError:
+        raise ConfigError(f"{text!r} does not name groups of heads: write LAYER.HEAD, as in '9.0,9.3;10.1'.") from None
+    return groups
+
+
+def name_groups(groups: Sequence[Sequence[tuple[int, int]]]) -> str:
+    """The name that `parse_groups` reads."""
+    return ";".join(",".join(f"{layer}.{head}" for layer, head in group) for group in groups)
+
+
+def _place(text: str) -> tuple[int, int]:
+    layer, head = text.split(".")
+    return int(layer), int(head)
+
+
+def _noting(layer: Layer, heads: list[Tensor], mlps: list[Tensor]) -> Layer:
+    """The same layer, noting what its heads (B, H, D) and its MLP (B, D) add to the first row."""
+
+    def out(joined_BQD: Tensor) -> Tensor:
+        gathered_BHE = joined_BQD[:, 0].unflatten(-1, (layer.heads, -1))
+        heads.append(layer.post1(_head_terms(layer, gathered_BHE)))
+        return layer.out(joined_BQD)
+
+    def post2(term_BQD: Tensor) -> Tensor:
+        added = layer.post2(term_BQD)
+        mlps.append(added[:, 0])
+        return added
+
+    return replace(layer, out=out, post2=post2)
+
+
+def _head_terms(layer: Layer, gathered_BHE: Tensor) -> Tensor:
+    """What each head adds to a row, (B, H, D), before `post1`; the output bias is shared out over the heads."""
+    out = layer.out
+    assert isinstance(out, nn.Linear)
+    weight_DHE = out.weight.unflatten(1, (layer.heads, -1))
+    terms_BHD = torch.einsum("bhe,dhe->bhd", gathered_BHE, weight_DHE)
+    return terms_BHD + out.bias / layer.heads
+
+
+def _project(vision: VisionTower, final_BD: Tensor, terms_BXD: Tensor) -> Tensor:
+    """Share the final norm out over the terms, project them and divide by the norm of the projected embedding."""
+    norm = vision.final_norm
+    final_BD, terms_BXD = final_BD.float(), terms_BXD.float()
+    mean_B11 = final_BD.mean(-1)[:, None, None]
+    scale_B11 = (final_BD.var(-1, unbiased=False) + norm.eps).rsqrt()[:, None, None]
+    count = terms_BXD.shape[1]
+    normed_BXD = (terms_BXD - mean_B11 / count) * scale_B11 * norm.weight + norm.bias / count
+    projected_BXE = normed_BXD @ vision.projection.float()
+    norm_B11: Tensor = projected_BXE.sum(1, keepdim=True).norm(dim=-1, keepdim=True)
+    return projected_BXE / norm_B11

@@ -1,0 +1,31 @@
+"""From images to logits with the class features as constants: the only thing that is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from dear.backbone.clip import FrozenClip
+from dear.backbone.precision import computing
+from dear.methods.base import Method
+
+
+class Baked(nn.Module):
+    """A model for one class list, without a text tower. Made by `Model.baked`."""
+
+    def __init__(self, clip: FrozenClip, method: Method, text: Any, names: Sequence[str]) -> None:
+        super().__init__()
+        self.clip, self.method, self._names = clip, method, tuple(names)
+        leaves, self._spec = tree_flatten(text)
+        for place, leaf in enumerate(leaves):
+            self.register_buffer(f"text_{place}", leaf.clone())
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C) logits of the default readout."""
+        leaves = [self.get_buffer(f"text_{place}") for place in range(self._spec.num_leaves)]
+        text = tree_unflatten(leaves, self._spec)
+        with computing(self.clip.device):
+            return self.method(self.clip, self.clip.frozen(images, self._names), text).logits

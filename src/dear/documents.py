@@ -1,0 +1,80 @@
+"""Every versioned JSON document that we write: made, sealed with a hash, read and checked in one way.
+
+A document is an object with a `format`, a `format_version` and content; a sealed one carries a hash of all that as
+`sha256`. Whatever is wrong with a file becomes one sentence of the caller's kind of error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dear.errors import DearError
+from dear.files import sha256
+
+SEAL = "sha256"
+
+
+def to_json(content: Mapping[str, Any]) -> bytes:
+    """A document as bytes: the same content always gives the same ones."""
+    return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def seal(content: Mapping[str, Any]) -> str:
+    """Hash of a document's content, whatever the order of its keys; an old seal in it does not count."""
+    bare = {name: value for name, value in content.items() if name != SEAL}
+    return sha256(json.dumps(bare, sort_keys=True).encode())
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with its seal."""
+    return {**content, SEAL: seal(content)}
+
+
+def parse(text: str | bytes, *, where: str, what: str, error: type[DearError]) -> Any:
+    """JSON as plain values; keys that stand twice are refused."""
+    try:
+        return json.loads(text, object_pairs_hook=_no_key_twice)
+    except (ValueError, TypeError, RecursionError) as problem:
+        raise error(f"{where} is not {what}: it is not valid JSON ({_short(problem)}).") from None
+
+
+def check(
+    content: Any,
+    *,
+    where: str,
+    what: str,
+    form: str,
+    newest: int,
+    error: type[DearError],
+    newer: type[DearError] | None = None,
+) -> tuple[dict[str, Any], int]:
+    """The document and its version, if it is an object of the right format that this version can read."""
+    if not isinstance(content, dict) or content.get("format") != form:
+        raise error(f"{where} is not {what}: its 'format' is not {form!r}.")
+    version = content.get("format_version")
+    if type(version) is not int or version < 1:
+        raise error(f"{where} is not {what}: its 'format_version' is not a number.")
+    if version > newest:
+        raise (newer or error)(f"{where} has format {version}, this version reads up to {newest}: upgrade dear-vlm.")
+    return content, version
+
+
+def read(path: Path, *, what: str, form: str, newest: int, error: type[DearError]) -> tuple[dict[str, Any], int]:
+    """Read, parse and check a document; a missing file is left to the caller as `OSError`."""
+    content = parse(path.read_bytes(), where=str(path), what=what, error=error)
+    return check(content, where=str(path), what=what, form=form, newest=newest, error=error)
+
+
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1)
+        raise ValueError(f"the key {twice!r} stands twice")
+    return found
+
+
+def _short(problem: BaseException) -> str:
+    return (str(problem).splitlines() or [type(problem).__name__])[0][:120]

@@ -1,0 +1,124 @@
+"""Models by name: a fresh one from a method and settings, or a saved one from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dear.artefact import TENSORS, BackboneEntry, read_adapter
+from dear.backbone.clip import FrozenClip
+from dear.backbone.load import load_clip
+from dear.data.prompts import class_list
+from dear.errors import (
+    BackboneError,
+    BackboneMismatchError,
+    ConfigError,
+    CorruptArtefactError,
+    DearError,
+)
+from dear.files import as_folder
+from dear.methods.base import Method
+from dear.methods.registry import get_method
+from dear.model import Model
+from dear.roles.rolemap import RoleMap
+
+
+def make_method(
+    name: str,
+    clip: FrozenClip,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    seed: int = 0,
+    files: Mapping[str, str] | None = None,
+) -> Method:
+    """An untrained method from settings that a person may have typed."""
+    if not isinstance(clip, FrozenClip):
+        raise BackboneError(f"A method adapts a backbone from dear.load_clip(…), but got a {type(clip).__name__}.")
+    cls = get_method(name)
+    return cls(clip, cls.Config(**(settings or {})), seed=seed, files=files)
+
+
+def DeAR(clip: FrozenClip, roles: RoleMap | str | Path | None = None, **settings: Any) -> Model:
+    """A CLIP with fresh DeAR tokens, to be trained.
+
+    Args:
+        clip: from `dear.load_clip`.
+        roles: a `RoleMap`, the path of a roles.json, or the name of a shipped map ("vit-b-16"); by default the one
+            shipped for the weights.
+        **settings: any field of `DearConfig`, such as beta=0.9, text_tokens=5, alpha_cls=0.7, lambda_reg=1.0.
+    """
+    config = settings.pop("config", None)
+    given = config.model_dump() if config is not None else {}
+    return Model(clip, make_method("dear", clip, {**given, "roles": roles, **settings}))
+
+
+def load(folder: str | Path, clip: FrozenClip | None = None, *, device: str | torch.device | None = None) -> Model:
+    """Load a saved adapter onto its backbone: the one given, else the one it names, loaded onto `device`.
+
+    The model comes in evaluation mode and without gradients, with the classes it was saved with; `requires_grad_()`
+    makes it trainable again.
+    """
+    if clip is not None and device is not None:
+        raise ConfigError("Give either a backbone or a device: a backbone that is given stays where it is.")
+    folder = as_folder(folder)
+    manifest, tensors, files = read_adapter(folder)
+    backbone = _backbone(manifest.backbone, clip, device or "cpu", folder)
+    try:
+        method = make_method(manifest.method, backbone, manifest.settings, files=files)
+    except KeyError as error:
+        raise CorruptArtefactError(f"{folder} lacks {error}, which the method {manifest.method!r} needs.") from None
+    try:
+        restore(method, tensors)
+    except ValueError as error:
+        raise CorruptArtefactError(f"{folder / TENSORS} does not fit its settings: {error}.") from None
+    saved = manifest.classes
+    classes = None if saved is None else class_list(saved.names, saved.template, dataset=saved.dataset)
+    return Model(backbone, method, classes, trained_on=manifest.trained_on).eval().requires_grad_(False)
+
+
+def restore(method: Method, state: Mapping[str, Tensor]) -> None:
+    """Put saved tensors into a method. The shapes of drawn tensors come from the file, all others must fit."""
+    own = method.state_dict(keep_vars=True)
+    if differing := sorted(set(own) ^ set(state)):
+        raise ValueError(f"the tensors {_few(differing)} are only in one of the two")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            saved = state[name]
+            if tensor.shape != saved.shape and name not in method.drawn:
+                raise ValueError(f"{name} has shape {tuple(saved.shape)} in the file and {tuple(tensor.shape)} here")
+            if tensor.shape != saved.shape:
+                tensor.data = torch.empty(saved.shape, dtype=tensor.dtype, device=tensor.device)
+            tensor.copy_(saved)
+
+
+def state_of(module: nn.Module) -> dict[str, Tensor]:
+    """Everything that is trained or rewritten, as independent copies on the CPU, each in its own type."""
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in module.state_dict().items()}
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+
+
+def _backbone(saved: BackboneEntry, clip: FrozenClip | None, device: str | torch.device, folder: Path) -> FrozenClip:
+    """The backbone the adapter belongs to, checked by the hash of its weights."""
+    seed = "" if saved.seed is None else f", seed={saved.seed}"
+    call = f"load_clip({saved.name!r}, pretrained={saved.pretrained!r}{seed})"
+    needed = f"{folder} needs {call} with weights {saved.weights_sha256[:12]}…"
+    if clip is None:
+        try:
+            clip = load_clip(saved.name, saved.pretrained, device, precision=saved.precision, seed=saved.seed or 0)  # type: ignore[arg-type]
+        except DearError as error:
+            raise type(error)(f"{needed}; give it as clip=… if it is elsewhere. {error}") from error
+    if not isinstance(clip, FrozenClip):
+        raise ConfigError(f"clip must come from dear.load_clip(…), but is a {type(clip).__name__}.")
+    if clip.weights_sha256 != saved.weights_sha256:
+        raise BackboneMismatchError(f"{needed}, but this backbone ({clip.name}) has {clip.weights_sha256[:12]}….")
+    differing = [key for key, value in clip.geometry.as_dict().items() if saved.geometry.get(key) != value]
+    if differing:
+        raise BackboneMismatchError(f"{needed}, but this backbone ({clip.name}) has another {', '.join(differing)}.")
+    return clip
