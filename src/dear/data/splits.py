@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 
 from dear.data.dataset import Dataset, Item, in_order
-from dear.errors import DataError
+from dear.errors import ConfigError, DataError
 from dear.files import sha256
 
 FORMAT = "dear-shots"
@@ -52,6 +52,31 @@ def left_over(items: Iterable[Item], drawn: Iterable[Item]) -> tuple[Item, ...]:
     """The items that were not drawn."""
     taken = {item.id for item in drawn}
     return tuple(item for item in items if item.id not in taken)
+
+
+def held_out(items: Sequence[Item], per_class: int, seed: int) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
+    """The items without `per_class` of every class, and those; a class never gives its last item."""
+    if per_class < 1:
+        return tuple(items), ()
+    counts = Counter(item.label for item in items)
+    drawn = few_shot(items, per_class, seed ^ 0x5EED)
+    given: Counter[int] = Counter()
+    held = []
+    for item in drawn:
+        if given[item.label] < min(per_class, counts[item.label] - 1):
+            given[item.label] += 1
+            held.append(item)
+    return left_over(items, held), tuple(held)
+
+
+def labels_of(dataset: Dataset, half: str) -> range:
+    """The labels of all classes, or of one half of them."""
+    count = len(dataset.class_names)
+    if half == "all":
+        return range(count)
+    if half not in ("base", "novel"):
+        raise ConfigError(f"half is {half!r}, but can be 'all', 'base' or 'novel'.")
+    return base_and_novel(count)[half == "novel"]
 
 
 def shots_to_json(dataset: Dataset, items: Sequence[Item], *, shots: int, seed: int) -> str:

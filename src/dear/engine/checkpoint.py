@@ -1,4 +1,8 @@
-"""Where a training stands: one safetensors file, written whole or not at all, checked when it is read."""
+"""Where a training stands: one safetensors file, written whole or not at all, checked when it is read.
+
+It holds the method's state, any optimiser's state under its own names, and running averages, each tensor in its own
+type: method/NAME, optimiser/NAME/KEY, average/NAME. Format 1, of AdamW alone, is read as well.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,16 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 
 from dear.backbone.clip import content_hash
 from dear.errors import CheckpointError
 from dear.files import sha256, write_atomic
+from dear.loading import restore
+from dear.methods.base import Method
 
-FORMAT = "dear-checkpoint 1"
-_MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
+FORMAT, OLD_FORMAT = "dear-checkpoint 2", "dear-checkpoint 1"
+_OLD_NAMES = {"mean": "exp_avg", "square": "exp_avg_sq", "updates": "step"}
 
 
 @dataclass(frozen=True)
@@ -33,58 +39,85 @@ class Progress:
 
 
 def write_checkpoint(
-    path: Path, parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.AdamW, progress: Progress
+    path: Path,
+    method: Method,
+    optimiser: torch.optim.Optimizer,
+    progress: Progress,
+    average: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write parameters, the optimizer's moments and the progress."""
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in parameters.items():
-        tensors[f"parameter.{name}"] = _plain(parameter)
-        state = optimizer.state.get(parameter, {})
-        tensors |= {f"{ours}.{name}": _plain(state[theirs]) for ours, theirs in _MOMENTS.items() if theirs in state}
-        if "step" in state:
-            tensors[f"updates.{name}"] = _plain(state["step"])
-    progress_json = json.dumps({"step": progress.step, "skipped": progress.skipped, "scaler": progress.scaler})
-    metadata = {"format": FORMAT, "progress": progress_json, "sha256": _hash(tensors, progress_json)}
+    """Write the method's state, the optimiser's and the progress."""
+    tensors = {f"method/{name}": _plain(tensor) for name, tensor in method.state_dict().items()}
+    for name, parameter in method.trained.items():
+        for key, value in optimiser.state.get(parameter, {}).items():
+            if value is not None:
+                tensors[f"optimiser/{name}/{key}"] = _plain(torch.as_tensor(value))
+    tensors |= {f"average/{name}": _plain(tensor) for name, tensor in (average or {}).items()}
+    told = json.dumps({"step": progress.step, "skipped": progress.skipped, "scaler": progress.scaler})
+    metadata = {"format": FORMAT, "progress": told, "sha256": _hash(FORMAT, tensors, told)}
     try:
         write_atomic(path, save(tensors, metadata=metadata))
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be written ({error.strerror or error}); the one before it is whole: "
-            f"put that right and go on with --resume."
+            f"fix that and resume with --resume."
         ) from error
 
 
-def read_checkpoint(path: Path, parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.AdamW) -> Progress:
-    """Put a checkpoint's content into parameters and optimizer."""
-    damaged = CheckpointError(f"{path} is damaged or not a checkpoint of this method: start again with --overwrite.")
+def read_checkpoint(path: Path, method: Method, optimiser: torch.optim.Optimizer) -> tuple[Progress, dict[str, Tensor]]:
+    """Put a checkpoint's content into method and optimiser; returns the progress and the running average."""
+    damaged = CheckpointError(f"{path} is damaged or not a checkpoint of this method: start over with --overwrite.")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         progress = Progress(**json.loads(metadata["progress"]))
+        form = metadata["format"]
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror or error}): check the disk.") from error
     except Exception as error:
         raise damaged from error
-    shapes = {f"parameter.{name}": parameter.shape for name, parameter in parameters.items()}
-    if (
-        metadata.get("format") != FORMAT
-        or metadata.get("sha256") != _hash(tensors, metadata["progress"])
-        or shapes != {name: tensor.shape for name, tensor in tensors.items() if name.startswith("parameter.")}
-    ):
+    if form not in (FORMAT, OLD_FORMAT) or metadata.get("sha256") != _hash(form, tensors, metadata["progress"]):
         raise damaged
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(tensors[f"parameter.{name}"])
-            if f"mean.{name}" in tensors:
-                moments = {theirs: tensors[f"{ours}.{name}"].to(parameter) for ours, theirs in _MOMENTS.items()}
-                optimizer.state[parameter] = {"step": tensors[f"updates.{name}"], **moments}
-    return progress
+    named = tensors if form == FORMAT else _renamed(tensors)
+    try:
+        restore(method, _below("method/", named))
+    except ValueError:
+        raise damaged from None
+    _fill_optimiser(method, optimiser, _below("optimiser/", named))
+    return progress, _below("average/", named)
 
 
-def _hash(tensors: dict[str, Tensor], progress_json: str) -> str:
-    return sha256(f"{FORMAT} {progress_json} {content_hash(tensors)}".encode())
+def _fill_optimiser(method: Method, optimiser: torch.optim.Optimizer, state: Mapping[str, Tensor]) -> None:
+    for name, parameter in method.trained.items():
+        own = {key: value for full, value in state.items() for key in [full.removeprefix(f"{name}/")] if "/" not in key}
+        if own:
+            moved = {key: value if key == "step" else value.to(parameter.device) for key, value in own.items()}
+            optimiser.state[parameter] = moved
+
+
+def _renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Format 1 under the names of format 2."""
+    found = {}
+    for full, tensor in tensors.items():
+        kind, _, name = full.partition(".")
+        found[f"method/{name}" if kind == "parameter" else f"optimiser/{name}/{_OLD_NAMES[kind]}"] = tensor
+    return found
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _hash(form: str, tensors: dict[str, Tensor], progress: str) -> str:
+    """Format 1 hashes fp32 values; format 2 the bytes as they are, with their types."""
+    if form == OLD_FORMAT:
+        return sha256(f"{form} {progress} {content_hash(tensors)}".encode())
+    parts = [f"{form} {progress}"]
+    for name in sorted(tensors):
+        data = tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes() if tensors[name].numel() else b""
+        parts.append(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)} {sha256(data)}")
+    return sha256("\n".join(parts).encode())
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", torch.float32).contiguous()
+    return tensor.detach().to("cpu").contiguous()

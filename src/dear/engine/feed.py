@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,21 +11,37 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from dear.backbone.frozen import PLAIN
 from dear.data.dataset import Dataset, Item
 from dear.engine.ranks import Ranks
 from dear.errors import DataError, ImageError
 
-Read = Callable[[int, int], Tensor]
-"""From (index of an item, epoch) to the view of that item in that epoch; raises `ImageError` where there is none."""
+Views = Mapping[str, Tensor]
+"""Of one image: views (V, …) by name, and (…) for names that begin with "plain:"."""
+Read = Callable[[int, int], Views]
+"""From (index of an item, epoch) to the item's views in that epoch; raises `ImageError` if there are none."""
+IMAGES = "images"
+"""The name of the pictures themselves, where frozen quantities are not stored."""
 
 
 @dataclass(frozen=True)
-class Batch:
-    """One step's readable views (none at all where every image is bad), their labels, and what could not be read."""
+class StepImages:
+    """One process's readable images of a step (none at all if every image is bad), and what could not be read."""
 
-    inputs: Tensor | None
+    inputs: dict[str, Tensor]
+    """(rows, …) by name, view-major."""
     labels: Tensor
+    """One per row."""
+    rows: Tensor
+    """Places of these rows in the whole step's."""
+    size: int
+    """Rows of the whole step."""
     problems: tuple[str, ...]
+
+    def part(self, first: int, last: int) -> StepImages:
+        """Some of the rows."""
+        inputs = {name: tensor[first:last] for name, tensor in self.inputs.items()}
+        return StepImages(inputs, self.labels[first:last], self.rows[first:last], self.size, ())
 
 
 @lru_cache(maxsize=2)
@@ -36,62 +52,105 @@ def epoch_order(count: int, seed: int, epoch: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def live_views(dataset: Dataset, items: Sequence[Item], transform: Callable[..., Tensor], seed: int) -> Read:
-    """Read an item's image and draw the epoch's view of it."""
+def live_views(
+    dataset: Dataset,
+    items: Sequence[Item],
+    transform: Callable[..., Tensor],
+    seed: int,
+    *,
+    views: int = 1,
+    plain: Callable[..., Tensor] | None = None,
+) -> Read:
+    """Read an item's image and draw the epoch's views of it; `plain` makes one without augmentation beside them."""
 
-    def read(index: int, epoch: int) -> Tensor:
+    def read(index: int, epoch: int) -> Views:
         item = items[index]
-        return transform(dataset.open(item.id), random.Random(f"view {seed} {epoch} {item.id}"))
+        image = dataset.open(item.id)
+        drawn = [transform(image, random.Random(view_name(seed, epoch, item.id, view))) for view in range(views)]
+        found = {IMAGES: torch.stack(drawn)}
+        return found if plain is None else {**found, f"{PLAIN}{IMAGES}": plain(image)}
 
     return read
+
+
+def view_name(seed: int, epoch: int, item_id: str, view: int) -> str:
+    """What decides a view's randomness."""
+    return f"view {seed} {epoch} {item_id}" + (f" {view}" if view else "")
 
 
 class Feed:
     """Batches of views, the next one read by threads while one is used."""
 
     def __init__(
-        self, read: Read, labels: Sequence[int], *, batch: int, seed: int, workers: int = 2, ranks: Ranks | None = None
+        self,
+        read: Read,
+        labels: Sequence[int],
+        *,
+        batch_size: int,
+        seed: int,
+        workers: int = 2,
+        ranks: Ranks | None = None,
+        drop_last: bool = False,
     ) -> None:
         if not labels:
             raise DataError("There is nothing to train on: the list of training images is empty.")
         self._read, self._labels = read, labels
-        self._batch, self._seed, self._workers = batch, seed, workers
+        self._batch_size, self._seed, self._workers = batch_size, seed, workers
         self.ranks, self.count = ranks or Ranks(), len(labels)
-        self.steps_per_epoch = -(-len(labels) // batch)
+        whole = len(labels) // batch_size
+        self.steps_per_epoch = whole if drop_last and whole else -(-len(labels) // batch_size)
 
     def indices(self, step: int) -> tuple[int, ...]:
-        """This process's share of the items of a step, counted from 0."""
+        """The items of a step, counted from 0, over all processes."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        whole_batch = epoch_order(self.count, self._seed, epoch)[place * self._batch : (place + 1) * self._batch]
-        return whole_batch[self.ranks.rank :: self.ranks.world]
+        return epoch_order(self.count, self._seed, epoch)[place * self._batch_size : (place + 1) * self._batch_size]
 
-    def batches(self, first: int, last: int) -> Iterator[Batch]:
-        """The batches of the steps `first` to `last` - 1."""
+    def batches(self, first: int, last: int) -> Iterator[StepImages]:
+        """This process's share of the steps `first` to `last` - 1."""
         if self._workers == 0:
             for step in range(first, last):
-                yield self._collect(step, [self._try(index, step) for index in self.indices(step)])
+                yield self._collect(step, [self._try(index, step) for index in self._own(step)])
             return
         with ThreadPoolExecutor(self._workers) as pool:
 
-            def submit(step: int) -> list[Future[Tensor | ImageError]]:
-                return [pool.submit(self._try, index, step) for index in self.indices(step)] if step < last else []
+            def submit(step: int) -> list[Future[Views | ImageError]]:
+                return [pool.submit(self._try, index, step) for index in self._own(step)] if step < last else []
 
             upcoming = submit(first)
             for step in range(first, last):
                 current, upcoming = upcoming, submit(step + 1)
                 yield self._collect(step, [task.result() for task in current])
 
-    def _try(self, index: int, step: int) -> Tensor | ImageError:
+    def _own(self, step: int) -> tuple[int, ...]:
+        return self.indices(step)[self.ranks.rank :: self.ranks.world]
+
+    def _try(self, index: int, step: int) -> Views | ImageError:
         try:
             return self._read(index, step // self.steps_per_epoch)
         except ImageError as error:
             return error
 
-    def _collect(self, step: int, views: Sequence[Tensor | ImageError]) -> Batch:
-        pairs = list(zip(self.indices(step), views, strict=True))
-        good = [(view, self._labels[index]) for index, view in pairs if isinstance(view, Tensor)]
-        return Batch(
-            inputs=torch.stack([view for view, _ in good]) if good else None,
-            labels=torch.tensor([label for _, label in good], dtype=torch.int64),
-            problems=tuple(str(view) for view in views if isinstance(view, ImageError)),
+    def _collect(self, step: int, views: Sequence[Views | ImageError]) -> StepImages:
+        places = range(self.ranks.rank, len(self.indices(step)), self.ranks.world)
+        good = [
+            (place, self._labels[index], one)
+            for place, index, one in zip(places, self._own(step), views, strict=True)
+            if not isinstance(one, ImageError)
+        ]
+        names = tuple(good[0][2]) if good else ()
+        inputs = {name: _view_major(name, [one[name] for _, _, one in good]) for name in names}
+        count = next((good[0][2][name].shape[0] for name in names if not name.startswith(PLAIN)), 1)
+        own, batch = torch.tensor([place for place, _, _ in good], dtype=torch.int64), len(self.indices(step))
+        return StepImages(
+            inputs=inputs,
+            labels=torch.tensor([label for _, label, _ in good], dtype=torch.int64).repeat(count),
+            rows=torch.cat([own + view * batch for view in range(count)]),
+            size=count * batch,
+            problems=tuple(str(one) for one in views if isinstance(one, ImageError)),
         )
+
+
+def _view_major(name: str, tensors: Sequence[Tensor]) -> Tensor:
+    """All images of view 1, then all of view 2, …"""
+    stacked = torch.stack(list(tensors))
+    return stacked if name.startswith(PLAIN) else stacked.transpose(0, 1).flatten(0, 1)

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
-from dear.data.dataset import Dataset, Item
-from dear.data.splits import base_and_novel, few_shot, left_over, restrict
-from dear.datasets import open_dataset
-from dear.engine.loop import Metrics, TrainSettings
+from dear.data.dataset import Dataset
+from dear.datasets import is_world, open_dataset
+from dear.engine.job import Half, make_job
+from dear.engine.loop import Metrics
 from dear.engine.ranks import local_device
-from dear.engine.run import Job, run_job
-from dear.errors import ConfigError, DataError
+from dear.engine.run import run_job
+from dear.engine.settings import TrainSettings
+from dear.errors import ConfigError
+from dear.files import check_folder
+from dear.methods.recipe import RecipeName
+from dear.model import Model
 
-Half = Literal["all", "base", "novel"]
+WORLD = "world"
 
 
 def fit(
     data: str | Path | Dataset,
-    clip: str | FrozenClip = "world",
+    clip: str | FrozenClip | None = None,
     *,
     pretrained: str | None = None,
     out: str | Path | None = None,
     method: str = "dear",
     shots: int = 16,
     seed: int = 1,
-    classes: Half = "all",
-    root: str | Path | None = None,
+    half: Half = "all",
+    data_root: str | Path | None = None,
     template: str | None = None,
+    recipe: RecipeName = "own",
     train: TrainSettings | None = None,
     cached_views: int = 0,
     cache: str | Path | None = None,
@@ -40,88 +45,66 @@ def fit(
     resume: bool = False,
     overwrite: bool = False,
     on_step: Callable[[Metrics], None] | None = None,
-    **choices: Any,
-) -> Any:
+    **config: Any,
+) -> Model:
     """Adapt a CLIP to a data set and return the model, ready for `model.predict(paths)`.
 
     Args:
         data: a folder of class folders, a .csv or .json list, a data set's name, or an opened data set.
-        clip: a backbone's name, such as "world" or "ViT-B-16-quickgelu", or one from `dear.load_clip`.
-        pretrained: tag of the weights, where the name needs one ("openai").
+        clip: a backbone's name, such as "ViT-B-16-quickgelu", or one from `dear.load_clip`; the world's data sets use
+            the world's CLIP by default.
+        pretrained: tag of the weights, if the name needs one ("openai").
         out: folder of the run; without it nothing is written.
-        method: "dear", or any other registered method.
-        shots: images a class to learn from; a class with fewer gives all it has.
-        seed: decides the draw of shots, the start, the order and the views.
-        classes: learn all classes, or only the base or the novel half of them.
-        root: folder that holds the paper's data sets.
+        method: "dear", or any other method, see `dear.list_methods`.
+        shots: training images per class, or all of them if there are fewer.
+        seed: random seed.
+        half: train on all classes, or on the base or the novel half of them.
+        data_root: folder that holds the paper's data sets.
         template: the prompt around a class name, such as "a photo of a {}.".
-        train: epochs, batch, learning rate and so on.
-        cached_views: keep so many views an image in `cache` instead of drawing new ones every epoch (faster).
-        cache: folder for what the frozen layers make of images.
-        workers: threads that read images.
-        device: "cpu", "cuda"; by default a GPU where there is one.
-        resume: go on where a run in `out` was stopped.
-        overwrite: start again in `out`.
+        recipe: "own", as the method was published, or "shared", the same for all methods.
+        train: epochs, batch size, learning rate and so on.
+        cached_views: number of views per image to keep in `cache` instead of drawing new ones every epoch (faster).
+        cache: folder for the frozen layers' outputs.
+        workers: number of image-loading threads.
+        device: "cpu", "cuda"; by default a GPU if there is one.
+        resume: resume an interrupted run in `out`.
+        overwrite: discard what a run left in `out` and start over.
         on_step: called with every step's metrics.
-        **choices: the method's own, such as roles="ROLES", mask="all_mixed", beta=0.9.
+        **config: the method's own, such as roles="ROLES", mask="all_mixed", beta=0.9.
     """
     if train is not None and not isinstance(train, TrainSettings):
         raise ConfigError(f"train is of type {type(train).__name__}: give dear.TrainSettings(epochs=…, …).")
-    how: dict[str, Any] = {"method": method, "choices": choices, "train": train or TrainSettings()}
-    dataset = _opened(data, root, template)
-    job = make_job(dataset, shots=shots, seed=seed, half=classes, cached_views=cached_views, **how)
-    backbone = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, local_device(device))
+    how: dict[str, Any] = {"method": method, "config": config, "train": train or TrainSettings(), "recipe": recipe}
+    dataset = _opened(data, data_root, template)
+    job = make_job(dataset, shots=shots, seed=seed, half=half, cached_views=cached_views, **how)
     folder, kept = (Path(one) if one is not None else None for one in (out, cache))
+    if folder is not None:
+        check_folder(folder, resume=resume, overwrite=overwrite)
+    backbone = (
+        clip if isinstance(clip, FrozenClip) else load_clip(*clip_for(dataset, clip, pretrained), local_device(device))
+    )
     model, _ = run_job(
         job, backbone, folder, resume=resume, overwrite=overwrite, cache=kept, workers=workers, on_step=on_step
     )
     return model
 
 
+def clip_for(data: str | Path | Dataset, clip: str | None, pretrained: str | None) -> tuple[str, str | None]:
+    """The backbone to adapt: the one named, or the world's own for its drawn data sets, which knows no photographs."""
+    if clip is not None:
+        return clip, pretrained
+    if pretrained is not None:
+        raise ConfigError(f"The weights {pretrained!r} need a backbone: name it with --clip (clip=…).")
+    if is_world(data):
+        return WORLD, None
+    name = data.name if isinstance(data, Dataset) else Path(data).name
+    raise ConfigError(
+        f"{name} needs a CLIP that knows photographs: add --clip ViT-B-16-quickgelu --pretrained openai "
+        f"(clip=…, pretrained=…)."
+    )
+
+
 def _opened(data: str | Path | Dataset, root: str | Path | None, template: str | None) -> Dataset:
     if isinstance(data, Dataset):
         return replace(data, template=template or data.template)
     return open_dataset(data, root, template=template)
-
-
-def make_job(dataset: Dataset, *, shots: int, seed: int, half: Half = "all", **others: Any) -> Job:
-    """A job on some shots of all classes of a data set, or of one half of them.
-
-    Shots are drawn for all classes before the half is taken.
-    """
-    for name, value, least in (("shots", shots, 1), ("seed", seed, 0)):
-        if type(value) is not int or value < least:
-            raise ConfigError(f"{name} is {value!r}, but must be a whole number from {least} on.")
-    labels = labels_of(dataset, half)
-    if not dataset.train:
-        raise DataError(f"{dataset.name} has no training images: it can only be tested on.")
-    items = restrict(few_shot(dataset.train, shots, seed), labels)
-    names = dataset.class_names[labels.start : labels.stop]
-    return Job(dataset=dataset, items=items, class_names=names, shots=shots, seed=seed, **others)
-
-
-def items_to_test(dataset: Dataset, half: Half, *, drawn: Iterable[Item], validate: bool = False) -> tuple[Item, ...]:
-    """The test images of a half; where a data set has no test split, the images that were not drawn for training.
-
-    `validate` leaves the test split alone, for choosing settings: it gives the validation split and what was not drawn.
-    """
-    undrawn = left_over(dataset.train, drawn)
-    found = restrict((*dataset.val, *undrawn) if validate else dataset.test or undrawn, labels_of(dataset, half))
-    if not found:
-        raise DataError(
-            f"{dataset.name} has no images left to test on, as training drew them all: use fewer shots, or give it a "
-            f"test folder."
-            if dataset.train
-            else f"{dataset.name} has no {'validation' if validate else 'test'} images."
-        )
-    return found
-
-
-def labels_of(dataset: Dataset, half: Half) -> range:
-    """The labels of all classes, or of one half of them."""
-    count = len(dataset.class_names)
-    if half == "all":
-        return range(count)
-    if half not in ("base", "novel"):
-        raise ConfigError(f"classes is {half!r}, but can be 'all', 'base' or 'novel'.")
-    return base_and_novel(count)[half == "novel"]

@@ -1,115 +1,107 @@
-"""The training loop. One step: a batch of views, the method's loss, gradients over all processes, one AdamW update."""
+"""The training loop. One step: a batch of views, the method's loss, gradients over all processes, one update."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import torch
-from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
-from dear.config import Settings
 from dear.engine.checkpoint import Progress, read_checkpoint, write_checkpoint
-from dear.engine.feed import Batch, Feed
-from dear.engine.optim import learning_rates
+from dear.engine.feed import Feed
+from dear.engine.gradients import Grads, Share, share_of_step
+from dear.engine.optim import Average, epoch_weights, make_optimiser, rate, total_steps
 from dear.engine.ranks import Ranks
-from dear.errors import DataError, TrainingError
+from dear.engine.settings import TrainSettings
+from dear.errors import ConfigError, DataError, TrainingError
+from dear.loading import restore
 from dear.methods.base import Method
+from dear.methods.recipe import Recipe
+from dear.model import Model
 
 Metrics = dict[str, Any]
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-class TrainSettings(Settings):
-    """Everything about the training that decides its result; the paper's values are the defaults."""
-
-    epochs: int = Field(default=10, ge=1)
-    batch: int = Field(default=16, ge=1)
-    """Images an update, over all processes."""
-    lr: float = Field(default=1e-3, gt=0)
-    weight_decay: float = Field(default=5e-4, ge=0)
-    warmup_epochs: int = Field(default=1, ge=0)
-    warmup_lr: float = Field(default=1e-5, gt=0)
-    micro_batch: int | None = Field(default=None, ge=1)
-    """At most so many images at once; gradients add up to the batch's."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Of the activations. "auto": bf16 on a GPU that has it, fp16 on others, fp32 on a CPU."""
 
 
 def train(
-    method: Method,
+    model: Model,
     feed: Feed,
-    settings: TrainSettings,
+    recipe: Recipe,
+    settings: TrainSettings | None = None,
     *,
+    shots: int = 0,
+    seed: int = 0,
     checkpoint: Path | None = None,
     resume: bool = False,
     checkpoint_every: int = 50,
     on_step: Callable[[Metrics], None] | None = None,
 ) -> Progress:
-    """Train a method in place up to its last epoch; `resume` goes on from the checkpoint.
+    """Train a model in place by a recipe; `resume` continues from the checkpoint.
 
-    The same settings end in the same bytes, however often the training was stopped and resumed. The first process
-    alone writes checkpoints and calls `on_step`, the latter first: a step that is in a checkpoint has been told of.
+    The same recipe ends in the same bytes, however often the training was stopped and resumed. The first process alone
+    writes checkpoints and calls `on_step`, the latter first: a step that is in a checkpoint has been reported.
     """
-    parameters, ranks = method.trainable(), feed.ranks
-    if not parameters:
+    settings, ranks, method = settings or TrainSettings(), feed.ranks, model.method
+    last = total_steps(recipe, feed.steps_per_epoch, shots)
+    if not method.trained or not last:
         return Progress()
-    rates = learning_rates(
-        settings.epochs, lr=settings.lr, warmup_epochs=settings.warmup_epochs, warmup_lr=settings.warmup_lr
-    )
-    optimizer = torch.optim.AdamW(parameters.values(), lr=settings.lr, weight_decay=settings.weight_decay)
-    precision = resolve_precision(settings.precision, method.clip.device)
-    scaler = torch.amp.GradScaler(method.clip.device.type, 2.0**12, enabled=precision == "fp16")  # of a sum of losses
-    progress = read_checkpoint(checkpoint, parameters, optimizer) if checkpoint and resume else Progress()
+    check_whole_batch(method, settings.micro_batch, ranks.world)
+    optimiser = make_optimiser(recipe, method.trained)
+    precision = resolve_precision(settings.precision, model.clip.device)
+    scaler = torch.amp.GradScaler(model.clip.device.type, 2.0**12, enabled=precision == "fp16")  # of a sum of losses
+    resuming = checkpoint is not None and resume
+    progress, sums = read_checkpoint(checkpoint, method, optimiser) if checkpoint and resuming else (Progress(), {})
     if progress.scaler:
         scaler.load_state_dict(dict(progress.scaler))
-    last, clock = settings.epochs * feed.steps_per_epoch, time.perf_counter()
-    for batch in feed.batches(progress.step, last):
+    weights = epoch_weights(recipe, -(-last // feed.steps_per_epoch))
+    average, clock = Average(weights, sums) if weights else None, time.perf_counter()
+    for images in feed.batches(progress.step, last):
         step, epoch = progress.step + 1, progress.step // feed.steps_per_epoch
-        optimizer.param_groups[0]["lr"] = rates[epoch]
-        optimizer.zero_grad()
-        own = accumulate(method, batch, settings.micro_batch, precision, scaler)
-        images, terms, problems = _together([json.loads(one) for one in ranks.gather(json.dumps(own))])
-        _stop_where_not_finite(terms, step)
-        if images:
-            _average_gradients(parameters, images, ranks, step, overflow_is_fine=scaler.is_enabled())
-            scaler.step(optimizer)
-            scaler.update()
-        progress = Progress(step, progress.skipped + len(problems), scaler.state_dict() or None)
+        for group in optimiser.param_groups:
+            group["lr"] = rate(recipe, group["base_lr"], step - 1, feed.steps_per_epoch, last)
+        share = share_of_step(
+            model,
+            images,
+            seed=seed,
+            step=step,
+            micro_batch=settings.micro_batch,
+            precision=precision,
+            scaler=scaler,
+        )
+        met = _together(share, images.problems, ranks)
+        _stop_if_not_finite(met.terms, step)
+        if met.rows:
+            grads = _mean_gradients(share.grads, met, method, ranks, step, overflow_is_fine=scaler.is_enabled())
+            _update(method, optimiser, scaler, grads, recipe.clip_norm, share)
+        progress = Progress(step, progress.skipped + len(met.problems), scaler.state_dict() or None)
         if step == feed.steps_per_epoch and progress.skipped == feed.count:
-            raise DataError(f"None of the {feed.count} training images can be read; the last: {problems[-1]}")
+            raise DataError(f"None of the {feed.count} training images can be read; the last: {met.problems[-1]}")
+        if average is not None and (step % feed.steps_per_epoch == 0 or step == last):
+            average.add(epoch, method.state_dict())
         if not ranks.is_first:
             continue
         if on_step:
-            speed, clock = images / (time.perf_counter() - clock), time.perf_counter()
-            facts = {"step": step, "steps": last, "epoch": epoch + 1, "lr": rates[epoch], "skipped": progress.skipped}
-            on_step({**facts, **terms, "images_per_second": speed, "problems": problems})
-        if checkpoint and (step % checkpoint_every == 0 or step % feed.steps_per_epoch == 0):
-            write_checkpoint(checkpoint, parameters, optimizer, progress)
+            speed, clock = met.rows / (time.perf_counter() - clock), time.perf_counter()
+            lr = optimiser.param_groups[0]["lr"]
+            facts = {"step": step, "steps": last, "epoch": epoch + 1, "lr": lr, "skipped": progress.skipped}
+            on_step({**facts, **met.terms, "images_per_second": speed, "problems": met.problems})
+        if checkpoint and (step % checkpoint_every == 0 or step % feed.steps_per_epoch == 0 or step == last):
+            write_checkpoint(checkpoint, method, optimiser, progress, average.sums if average else None)
+    if average is not None:
+        restore(method, average.sums)
     return progress
 
 
-def accumulate(
-    method: Method, batch: Batch, micro_batch: int | None, precision: str, scaler: torch.amp.GradScaler
-) -> Metrics:
-    """Add up the gradients of this process's images; return sums of the loss terms, and what could not be read."""
-    device, count = method.clip.device, len(batch.labels)
-    size, sums = micro_batch or max(1, count), dict[str, float]()
-    for first in range(0, count, size):
-        assert batch.inputs is not None
-        inputs, labels = (whole[first : first + size].to(device) for whole in (batch.inputs, batch.labels))
-        with torch.autocast(device.type, DTYPES.get(precision), enabled=precision in DTYPES):
-            out = method(inputs) if inputs.ndim == 4 else method.from_view(inputs)  # images, or stored views
-            loss = method.loss(out, labels)
-        scaler.scale(loss.total * len(labels)).backward()  # type: ignore[no-untyped-call]
-        for name, value in {**loss.scalars(), **_alpha(out.alpha)}.items():
-            sums[name] = sums.get(name, 0.0) + value * len(labels)
-    return {"images": count, "sums": sums, "problems": batch.problems}
+def check_whole_batch(method: Method, micro_batch: int | None, processes: int) -> None:
+    """Refuse to cut a batch whose images the loss, or a rewritten buffer, couples."""
+    cut = "--micro-batch" if micro_batch else "several processes" if processes > 1 else ""
+    couples = method.needs_whole_batch or (micro_batch and method.needs.views > 1)
+    if cut and couples:
+        raise ConfigError(f"{method.name} needs the whole batch at once: train it without {cut}.")
 
 
 def resolve_precision(wanted: str, device: torch.device) -> str:
@@ -121,29 +113,73 @@ def resolve_precision(wanted: str, device: torch.device) -> str:
     return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp16"
 
 
-def _together(shares: list[Metrics]) -> tuple[int, dict[str, float], list[str]]:
-    """Number of images, means of the loss terms over them, and problems, of all processes."""
-    images = sum(share["images"] for share in shares)
-    names = dict.fromkeys(name for share in shares for name in share["sums"])
-    terms = {name: sum(share["sums"].get(name, 0.0) for share in shares) / images for name in names}
-    return images, terms, [problem for share in shares for problem in share["problems"]]
+class _Met(NamedTuple):
+    """A step over all processes: rows, means of the loss terms, problems, and which gradients exist anywhere."""
+
+    rows: int
+    terms: dict[str, float]
+    problems: list[str]
+    places: list[tuple[str, str]]
 
 
-def _average_gradients(
-    parameters: Mapping[str, nn.Parameter], images: int, ranks: Ranks, step: int, *, overflow_is_fine: bool
-) -> None:
-    """Turn the sums of gradients of every process into their mean over all images."""
-    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters.values()]
-    flat = torch.cat([grad.flatten() for grad in grads])
+def _together(share: Share, problems: Sequence[str], ranks: Ranks) -> _Met:
+    has = [[term, name] for term, of_term in share.grads.items() for name in of_term]
+    own = {"rows": share.rows, "sums": share.sums, "problems": list(problems), "has": has}
+    shares = [json.loads(one) for one in ranks.gather(json.dumps(own))]
+    rows = sum(one["rows"] for one in shares)
+    names = dict.fromkeys(name for one in shares for name in one["sums"])
+    terms = {name: sum(one["sums"].get(name, 0.0) for one in shares) / rows for name in names}
+    places = dict.fromkeys((term, name) for one in shares for term, name in one["has"])
+    return _Met(rows, terms, [problem for one in shares for problem in one["problems"]], list(places))
+
+
+def _mean_gradients(
+    grads: Grads, met: _Met, method: Method, ranks: Ranks, step: int, *, overflow_is_fine: bool
+) -> Grads:
+    """Turn the sums of every process into means over all rows; every process has the same list of gradients."""
+    parameters = method.trained
+    if not met.places:
+        return {}
+    own = [grads.get(term, {}).get(name) for term, name in met.places]
+    filled = [
+        torch.zeros_like(parameters[name]) if one is None else one
+        for one, (_, name) in zip(own, met.places, strict=True)
+    ]
+    flat = torch.cat([one.flatten() for one in filled])
     ranks.sum_(flat)
-    flat /= images
+    flat /= met.rows
     if not overflow_is_fine and not bool(flat.isfinite().all()):
         raise TrainingError(_not_finite("gradient", step))
-    for parameter, part in zip(parameters.values(), torch.split(flat, [grad.numel() for grad in grads]), strict=True):
-        parameter.grad = part.view_as(parameter)
+    found: Grads = {}
+    for (term, name), part in zip(met.places, torch.split(flat, [one.numel() for one in filled]), strict=True):
+        found.setdefault(term, {})[name] = part.view_as(parameters[name])
+    return found
 
 
-def _stop_where_not_finite(terms: Mapping[str, float], step: int) -> None:
+def _update(
+    method: Method,
+    optimiser: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    grads: Grads,
+    clip_norm: float | None,
+    share: Share,
+) -> None:
+    """One update; a parameter without gradient is left alone."""
+    if not grads:
+        return
+    combined = method.combine(grads)
+    for name, parameter in method.trained.items():
+        parameter.grad = combined.get(name)
+    if clip_norm is not None:
+        scaler.unscale_(optimiser)
+        nn.utils.clip_grad_norm_(list(method.trained.values()), clip_norm)
+    scaler.step(optimiser)
+    scaler.update()
+    if share.out is not None and method.overrides("after_step"):
+        method.after_step(share.out)
+
+
+def _stop_if_not_finite(terms: Mapping[str, float], step: int) -> None:
     for name, value in terms.items():
         if not math.isfinite(value):
             raise TrainingError(_not_finite(f"loss ({name})", step))
@@ -154,7 +190,3 @@ def _not_finite(what: str, step: int) -> str:
         f"The {what} of step {step} is not finite, and nothing was changed by it: lower the learning rate, "
         f"or check the images; the last checkpoint is whole."
     )
-
-
-def _alpha(alpha: Tensor) -> dict[str, float]:
-    return {f"alpha_{i}": value for i, value in enumerate(alpha.detach().tolist())} if len(alpha) > 1 else {}

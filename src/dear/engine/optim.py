@@ -1,11 +1,79 @@
-"""The learning rate: constant and small in the first epoch, then a cosine over all epochs, one value an epoch."""
+"""A recipe at work: its optimiser, the learning rate of every step, the weights of averaged epochs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from fnmatch import fnmatch
+
+import torch
+from torch import Tensor, nn
+
+from dear.errors import ConfigError
+from dear.methods.recipe import Recipe
 
 
-def learning_rates(epochs: int, *, lr: float, warmup_epochs: int = 1, warmup_lr: float = 1e-5) -> list[float]:
-    """Return the rate of every epoch."""
-    cosine = [lr * (1 + math.cos(math.pi * t / epochs)) / 2 for t in range(max(0, epochs - warmup_epochs))]
-    return [warmup_lr] * min(warmup_epochs, epochs) + cosine
+def make_optimiser(recipe: Recipe, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
+    """The recipe's optimiser, one group per learning rate; every group keeps its own rate as `base_lr`."""
+    if unused := [pattern for pattern in recipe.groups if not any(fnmatch(name, pattern) for name in parameters)]:
+        raise ConfigError(f"The recipe gives {unused[0]!r} a learning rate, but no parameter is called so.")
+    by_rate: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in parameters.items():
+        rate = next((rate for pattern, rate in recipe.groups.items() if fnmatch(name, pattern)), recipe.lr)
+        by_rate.setdefault(rate, []).append(parameter)
+    groups = [{"params": members, "lr": rate, "base_lr": rate} for rate, members in by_rate.items()]
+    if recipe.optimiser == "sgd":
+        return torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.decay)
+    kind = torch.optim.AdamW if recipe.optimiser == "adamw" else torch.optim.Adam
+    return kind(groups, lr=recipe.lr, betas=recipe.betas, eps=recipe.eps, weight_decay=recipe.decay)
+
+
+def total_steps(recipe: Recipe, steps_per_epoch: int, shots: int) -> int:
+    """Number of updates of a training."""
+    if recipe.steps_per_shot is not None:
+        return recipe.steps_per_shot * shots
+    return recipe.epochs * steps_per_epoch
+
+
+def rate(recipe: Recipe, base_lr: float, step: int, steps_per_epoch: int, steps: int) -> float:
+    """Learning rate of a step, counted from 0: small and constant at first, then a cosine over the whole period."""
+    epoch = step // steps_per_epoch
+    if epoch < recipe.warmup_epochs:
+        return recipe.warmup_lr
+    if recipe.schedule == "constant":
+        return base_lr
+    if recipe.schedule == "epoch":
+        done, period = epoch - recipe.warmup_epochs, max(1, -(-steps // steps_per_epoch))
+    else:
+        done, period = step - recipe.warmup_epochs * steps_per_epoch, max(1, steps)
+    return recipe.last_lr + (base_lr - recipe.last_lr) * (1 + math.cos(math.pi * done / period)) / 2
+
+
+def epoch_weights(recipe: Recipe, epochs: int) -> list[float] | None:
+    """Weight of each epoch's state in the result, summing to 1; None if the last state is the result."""
+    if recipe.average is None or not epochs:
+        return None
+    if recipe.average == "equal":
+        return [1 / epochs] * epochs
+    mean, deviation = recipe.gaussian
+    heights = [math.exp(-(((epoch - mean) / deviation) ** 2) / 2) for epoch in range(1, epochs + 1)]
+    if not sum(heights):
+        raise ConfigError(f"Gaussian weights around epoch {mean:g} vanish over {epochs} epochs: train for longer.")
+    return [height / sum(heights) for height in heights]
+
+
+class Average:
+    """The weighted average of a method's states after each epoch; whole numbers are taken from the last one."""
+
+    def __init__(self, weights: list[float], sums: dict[str, Tensor] | None = None) -> None:
+        self._weights = weights
+        self.sums: dict[str, Tensor] = sums or {}
+
+    def add(self, epoch: int, state: Mapping[str, Tensor]) -> None:
+        """Add the state after an epoch, counted from 0."""
+        for name, tensor in state.items():
+            value = tensor.detach().to("cpu", copy=True)
+            if value.is_floating_point():
+                value = self._weights[epoch] * value
+                value = self.sums[name] + value if name in self.sums else value
+            self.sums[name] = value

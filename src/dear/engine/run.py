@@ -1,94 +1,36 @@
-"""A run: everything that decides its result, the folder it lives in, and training it to its end."""
+"""A run: a job, the folder it lives in, and training it to its end."""
 
 from __future__ import annotations
 
 import json
-import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from importlib.metadata import version
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dear import __version__
+from dear import documents
 from dear.artefact import CARD, MANIFEST, TENSORS
 from dear.backbone.clip import FrozenClip
-from dear.data.dataset import Dataset, Item
+from dear.backbone.frozen import PLAIN
+from dear.data.dataset import Item
 from dear.data.splits import shots_to_json
 from dear.engine.checkpoint import Progress
 from dear.engine.feed import Feed, live_views
-from dear.engine.loop import Metrics, TrainSettings, train
-from dear.engine.ranks import join
-from dear.engine.states import cached_views
+from dear.engine.job import Job, describe, fingerprint, versions
+from dear.engine.loop import Metrics, check_whole_batch, train
+from dear.engine.old_runs import from_format_1
+from dear.engine.ranks import Ranks, join
+from dear.engine.states import cached_views, drawn_images, held_images
 from dear.errors import ArtefactError, ConfigError, DataError, DearError, TrainingError
-from dear.files import prepare_folder, sha256, write_atomic
-from dear.methods.base import Method
-from dear.methods.registry import get_method
+from dear.files import prepare_folder, write_atomic
+from dear.methods.base import Draw
+from dear.model import Model
 
 RUN, SHOTS, METRICS, CHECKPOINT = "run.json", "shots.json", "metrics.jsonl", "checkpoint.safetensors"
 OURS = (MANIFEST, TENSORS, CHECKPOINT, METRICS, SHOTS, RUN)
 """What starting again removes, in this order: what is left by a kill in between still says what it belongs to."""
-FORMAT, FORMAT_VERSION = "dear-run", 1
-
-
-@dataclass(frozen=True)
-class Job:
-    """What to train: a method, its choices, on which items of a data set, in which way, from which seed."""
-
-    dataset: Dataset
-    items: tuple[Item, ...]
-    """Training images; labels are places in `class_names`."""
-    class_names: tuple[str, ...]
-    shots: int
-    seed: int = 1
-    method: str = "dear"
-    choices: Mapping[str, Any] = field(default_factory=dict)
-    train: TrainSettings = field(default_factory=TrainSettings)
-    cached_views: int = 0
-    """0: every epoch draws new views; else so many stored views an image."""
-
-    def build(self, clip: FrozenClip) -> Method:
-        """The untrained model with its classes set."""
-        model = get_method(self.method).build(clip, seed=self.seed, choices=self.choices)
-        model.set_classes(self.class_names, self.dataset.template)
-        return model
-
-
-def describe(job: Job, model: Method) -> dict[str, Any]:
-    """Everything that decides a job's result, as plain values."""
-    clip = model.clip
-    return {
-        "data": job.dataset.name,
-        "template": job.dataset.template,
-        "classes": list(job.class_names),
-        "shots": job.shots,
-        "items_sha256": sha256(json.dumps([list(item) for item in job.items]).encode()),
-        "seed": job.seed,
-        "method": job.method,
-        "settings": model.settings(),
-        "files_sha256": {name: sha256(text.encode()) for name, text in model.artefact_files().items()},
-        "train": job.train.model_dump(),
-        "cached_views": job.cached_views,
-        "backbone": {
-            "name": clip.name,
-            "pretrained": clip.pretrained,
-            "precision": clip.precision,
-            "weights_sha256": clip.weights_sha256,
-        },
-    }
-
-
-def fingerprint(description: Mapping[str, Any]) -> str:
-    """Hash of a description; a backbone counts by its weights, not by the name it was asked for."""
-    backbone = {key: description["backbone"][key] for key in ("precision", "weights_sha256")}
-    return sha256(json.dumps({**description, "backbone": backbone}, sort_keys=True).encode())
-
-
-def versions() -> dict[str, str]:
-    """Versions of what computes."""
-    packages = {name: version(name) for name in ("torch", "open_clip_torch")}
-    return {"dear": __version__, "python": platform.python_version(), **packages}
+FORMAT, FORMAT_VERSION = "dear-run", 2
 
 
 def run_job(
@@ -102,43 +44,28 @@ def run_job(
     workers: int = 2,
     on_step: Callable[[Metrics], None] | None = None,
     on_cache: Callable[[int], None] | None = None,
-) -> tuple[Method, Progress]:
+) -> tuple[Model, Progress]:
     """Train a job to its end. With a folder, nothing is lost: stop it at any moment and resume.
 
     Under `torchrun` every process trains the same model; the first one writes.
     """
     if job.cached_views and cache is None:
-        raise ConfigError("Cached views need a folder to be kept in: give cache=FOLDER or --cache FOLDER.")
+        raise ConfigError("Cached views need a folder: give cache=FOLDER or --cache FOLDER.")
     model, ranks = job.build(clip), join(clip.device)
+    check_whole_batch(model.method, job.train.micro_batch, ranks.world)
     if folder is not None and ranks.is_first:
         _begin(folder, job, model, resume=resume, overwrite=overwrite)
     ranks.wait()
     checkpoint = folder / CHECKPOINT if folder else None
     resuming = resume and checkpoint is not None and checkpoint.is_file()
-    if job.cached_views and cache is not None and model.trainable():
-        read = cached_views(
-            model,
-            job.dataset,
-            job.items,
-            views=job.cached_views,
-            seed=job.seed,
-            cache=cache,
-            workers=workers,
-            ranks=ranks,
-            progress=on_cache,
-        )
-    else:
-        read = live_views(job.dataset, job.items, clip.preprocess_train, job.seed)
-    labels = [item.label for item in job.items]
-    feed = Feed(read, labels, batch=job.train.batch, seed=job.seed, workers=workers, ranks=ranks)
-    log = StepLog(folder / METRICS, resuming) if folder and ranks.is_first else None
-
-    def tell(metrics: Metrics) -> None:
-        for listener in (log, on_step):
-            if listener:
-                listener(metrics)
-
-    progress = train(model, feed, job.train, checkpoint=checkpoint, resume=resuming, on_step=tell)
+    items, held = job.held() if model.method.needs.held_out else (job.items, ())
+    draw = _draw(job, model, items, workers)
+    if draw is not None and not resuming:
+        model.method.begin(clip, draw)
+    progress = _train(job, model, items, folder, ranks, resuming, cache, workers, on_step, on_cache)
+    if draw is not None:
+        held_draw = held_images(model, job.dataset, held, seed=job.seed, workers=workers)
+        model.method.finish(clip, draw, held_draw)
     if folder is not None and ranks.is_first:
         with _one_sentence(folder):
             model.save_pretrained(folder, overwrite=True)
@@ -146,12 +73,81 @@ def run_job(
     return model, progress
 
 
-def _begin(folder: Path, job: Job, model: Method, *, resume: bool, overwrite: bool) -> None:
+def _draw(job: Job, model: Model, items: Sequence[Item], workers: int) -> Draw | None:
+    """The drawn images as quantities, for methods that look at them before or after training."""
+    if not (model.method.overrides("begin") or model.method.overrides("finish")):
+        return None
+    return drawn_images(model, job.dataset, items, seed=job.seed, crop=job.resolved.crop, workers=workers)
+
+
+def _train(
+    job: Job,
+    model: Model,
+    items: Sequence[Item],
+    folder: Path | None,
+    ranks: Ranks,
+    resuming: bool,
+    cache: Path | None,
+    workers: int,
+    on_step: Callable[[Metrics], None] | None,
+    on_cache: Callable[[int], None] | None,
+) -> Progress:
+    recipe, needs = job.resolved, model.method.needs
+    if not model.trainable() or not (recipe.epochs or recipe.steps_per_shot):
+        return Progress()
+    if job.cached_views and cache is not None:
+        read = cached_views(
+            model,
+            job.dataset,
+            items,
+            views=job.cached_views,
+            seed=job.seed,
+            crop=recipe.crop,
+            cache=cache,
+            workers=workers,
+            ranks=ranks,
+            progress=on_cache,
+        )
+    else:
+        clip = model.clip
+        plain = clip.preprocess_eval if any(name.startswith(PLAIN) for name in needs.training) else None
+        transform = replace(clip.preprocess_train, scale=recipe.crop)
+        read = live_views(job.dataset, items, transform, job.seed, views=needs.views, plain=plain)
+    feed = Feed(
+        read,
+        [item.label for item in items],
+        batch_size=recipe.batch_size,
+        seed=job.seed,
+        workers=workers,
+        ranks=ranks,
+        drop_last=recipe.drop_last,
+    )
+    log = StepLog(folder / METRICS, resuming) if folder and ranks.is_first else None
+
+    def tell(metrics: Metrics) -> None:
+        for listener in (log, on_step):
+            if listener:
+                listener(metrics)
+
+    return train(
+        model,
+        feed,
+        recipe,
+        job.train,
+        shots=job.shots,
+        seed=job.seed,
+        checkpoint=folder / CHECKPOINT if folder else None,
+        resume=resuming,
+        on_step=tell,
+    )
+
+
+def _begin(folder: Path, job: Job, model: Model, *, resume: bool, overwrite: bool) -> None:
     """Make the folder and write down what is being done, or see that it is the same as before."""
     description = describe(job, model)
     with _one_sentence(folder):
         prepare_folder(folder, OURS, resume=resume, overwrite=overwrite)
-        for name in (*OURS, CARD, *model.artefact_files()):
+        for name in (*OURS, CARD, *model.method.files):
             for left_by_a_kill in folder.glob(f".{name}.*"):
                 left_by_a_kill.unlink(missing_ok=True)
         if resume and (folder / RUN).is_file():
@@ -173,11 +169,11 @@ def _begin(folder: Path, job: Job, model: Method, *, resume: bool, overwrite: bo
     with _one_sentence(folder / SHOTS):
         write_atomic(folder / SHOTS, shots_to_json(job.dataset, job.items, shots=job.shots, seed=job.seed).encode())
     with _one_sentence(folder / RUN):
-        write_atomic(folder / RUN, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+        write_atomic(folder / RUN, documents.to_json(content))
 
 
 def _check_same(folder: Path, description: Mapping[str, Any]) -> None:
-    """Refuse to go on with a run that was begun in another way."""
+    """Refuse to resume a run that was begun in another way."""
     before = read_run(folder)["description"]
     if fingerprint(before) == fingerprint(description):
         return
@@ -185,7 +181,7 @@ def _check_same(folder: Path, description: Mapping[str, Any]) -> None:
     differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     raise ConfigError(
         f"{folder} was begun with other settings ({', '.join(differing)}): resume with the same ones, "
-        f"or start again with --overwrite."
+        f"or start over with --overwrite."
     )
 
 
@@ -207,30 +203,48 @@ def _one_sentence(path: Path) -> Iterator[None]:
             raise
         raise TrainingError(
             f"{path} cannot be written ({error.strerror or error}); what was written before is whole: "
-            f"put that right and go on with --resume."
+            f"fix that and resume with --resume."
         ) from error
     except ArtefactError as error:
-        raise TrainingError(f"{error} The checkpoint is whole: put that right and go on with --resume.") from error
+        raise TrainingError(f"{error} The checkpoint is whole: fix that and resume with --resume.") from error
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What a run's folder says about it."""
+    """What a run's folder says about it; a run of format 1 is told in the words of format 2."""
     path = folder / RUN
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT or content["format_version"] > FORMAT_VERSION:
-            raise ValueError
-        fingerprint(content["description"])
+        content, version = documents.read(
+            path, what="the record of a run", form=FORMAT, newest=FORMAT_VERSION, error=DataError
+        )
+        if version == 1:
+            content = {**content, "description": from_format_1(content["description"])}
+        return {**content, "fingerprint": fingerprint(content["description"])}
     except OSError:
         raise DataError(f"{folder} is not a run of 'dear train': it has no {RUN}.") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, DataError):
+            raise
         raise DataError(f"{path} is damaged, or was written by a newer version.") from None
-    run: dict[str, Any] = content
-    return run
+
+
+def read_metrics(folder: Path, weights: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The steps that a run logged, [] if it logged none; `weights` names the numbered weights of a run of format 1."""
+    path = folder / METRICS
+    if not path.is_file():
+        return []
+    rows: list[dict[str, Any]] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        renamed = {f"alpha_{i}": f"weight_{name}" for i, name in enumerate(weights)}
+        rows.append({renamed.get(name, name): value for name, value in row.items()})
+    return rows
 
 
 class StepLog:
-    """Writes a line of JSON a step; on resuming, forgets the steps after the checkpoint."""
+    """Writes one JSON line per step; on resuming, forgets the steps after the checkpoint."""
 
     def __init__(self, path: Path, resuming: bool) -> None:
         self._path, self._fresh, self._trimmed = path, not resuming, False

@@ -1,12 +1,14 @@
-"""Frozen prefixes of a data set's images: computed as they come, or kept on disk and shared by seeds and variants."""
+"""What the frozen CLIP makes of a data set's images, by name: computed as they come, or kept on disk and shared.
+
+Stores are keyed by the names of `dear.backbone.frozen`, so methods that read the same quantities share them.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -14,28 +16,74 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dear.backbone.clip import FrozenClip
+from dear.backbone.frozen import PLAIN, States, shape_of
 from dear.data.dataset import Dataset, Item
 from dear.data.images import ImageList, image_batches
-from dear.engine.feed import Read
+from dear.engine.feed import Read, Views, view_name
 from dear.engine.ranks import Ranks
 from dear.engine.store import PrefixStore, prefix_key
-from dear.errors import ImageError
-from dear.methods.base import Method, PrefixKind
+from dear.errors import ConfigError, ImageError
+from dear.methods.base import Draw
+from dear.model import Model
 
 BATCH = 64  # images at once through the frozen layers
+EVALUATION = "evaluation"
+Progressed = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class PrefixBatch:
-    """Prefixes of some items, and which items they are."""
+class StateBatch:
+    """Frozen quantities of some items, and which items they are."""
 
     indices: tuple[int, ...]
-    prefix: Tensor
+    states: States
 
 
-def open_store(cache: Path, method: Method, kind: PrefixKind, transform: str) -> PrefixStore:
-    """The store of what a method's frozen part makes of images under one transform."""
-    return PrefixStore.open(cache, prefix_key(method.clip, kind.name, transform), kind.shape)
+class Stores:
+    """One store per quantity, under one transform; a row of the whole is there if it is in every one of them."""
+
+    def __init__(self, cache: Path, clip: FrozenClip, names: Sequence[str], transform: str) -> None:
+        if further := [name for name in names if ":" in name and not name.startswith(("terms:", PLAIN))]:
+            raise ConfigError(f"{further[0]} cannot be kept in a cache: train without --cached-views.")
+        self._stores = {
+            name: PrefixStore.open(
+                cache,
+                prefix_key(clip, name.removeprefix(PLAIN), EVALUATION if name.startswith(PLAIN) else transform),
+                shape_of(clip.vision, name.removeprefix(PLAIN)),
+            )
+            for name in names
+        }
+
+    def __contains__(self, key: str) -> bool:
+        """Whether every quantity of a key is there."""
+        return all(key in store for store in self._stores.values())
+
+    def put(self, keys: Sequence[str], states: States) -> None:
+        """Add rows; keys that have a row keep it."""
+        for name, store in self._stores.items():
+            store.put(keys, states[name])
+
+    def fetch(self, key: str, compute: Callable[[], States]) -> States:
+        """The quantities of one key, (1, …) each; what is missing or damaged is computed again."""
+        made: States = {}
+
+        def anew(name: str) -> Tensor:
+            if not made:
+                made.update(compute())
+            return made[name]
+
+        return {name: store.fetch([key], lambda _, name=name: anew(name)) for name, store in self._stores.items()}
+
+    def __enter__(self) -> Stores:
+        """Use the stores within a `with` block."""
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        """Close them."""
+        with ExitStack() as stack:
+            for store in self._stores.values():
+                stack.callback(store.close)
 
 
 def row_key(dataset: Dataset, item: Item) -> str:
@@ -43,47 +91,41 @@ def row_key(dataset: Dataset, item: Item) -> str:
     return f"{dataset.name} {item.id} {dataset.fingerprint(item.id)}"
 
 
-def evaluation_prefixes(
-    method: Method,
+def evaluation_states(
+    model: Model,
     dataset: Dataset,
     items: Sequence[Item],
     *,
     cache: Path | None,
-    batch: int,
+    batch_size: int,
     workers: int,
     problems: dict[int, str],
-    progress: Callable[[int], None] | None = None,
-) -> Iterator[PrefixBatch]:
-    """Prefixes of test images, in order; what cannot be read is put into `problems` by its index."""
+    progress: Progressed | None = None,
+) -> Iterator[StateBatch]:
+    """Quantities of test images, in order; what cannot be read is put into `problems` by its index."""
     if cache is None:
-        yield from _live(method, dataset, items, batch, workers, problems, progress)
+        yield from _live(model, dataset, items, batch_size, workers, problems, progress)
         return
     keys = [row_key(dataset, item) for item in items]
-
-    def anew(item: Item, _: list[int]) -> Tensor:
-        return _frozen(method, method.image_prefix, method.clip.preprocess_eval(dataset.open(item.id))[None])
-
-    with open_store(cache, method, method.prefix_kind, "evaluation") as store:
-        chosen = _absent(store, keys)
+    names, preprocess = model.names(), model.clip.preprocess_eval
+    with Stores(cache, model.clip, names, EVALUATION) as stores:
+        chosen = [index for index, key in enumerate(keys) if key not in stores]
         listed = dataset.images([items[i] for i in chosen])
-        found = fill(
-            store,
-            listed,
-            method.clip.preprocess_eval,
-            partial(_frozen, method, method.image_prefix),
-            [keys[i] for i in chosen],
-            workers,
-            progress,
-        )
+        compute = _computer(model.clip, names)
+        found = _fill(stores, listed, preprocess, compute, [keys[i] for i in chosen], workers, progress)
         problems |= {chosen[index]: problem for index, problem in found.items()}
         good = [index for index in range(len(items)) if index not in problems]
-        for first in range(0, len(good), batch):
-            rows: dict[int, Tensor] = {}
-            for index in good[first : first + batch]:
+        for first in range(0, len(good), batch_size):
+            rows: dict[int, States] = {}
+            for index in good[first : first + batch_size]:
                 with _noting(problems, index):
-                    rows[index] = store.fetch([keys[index]], partial(anew, items[index]))[0]
+                    item = items[index]
+                    rows[index] = stores.fetch(
+                        keys[index], lambda item=item: compute(preprocess(dataset.open(item.id))[None])
+                    )
             if rows:
-                yield PrefixBatch(tuple(rows), torch.stack(list(rows.values())).to(method.clip.device))
+                joined = {name: torch.cat([row[name] for row in rows.values()]) for name in names}
+                yield StateBatch(tuple(rows), {name: x.to(model.clip.device) for name, x in joined.items()})
 
 
 @contextmanager
@@ -95,32 +137,31 @@ def _noting(problems: dict[int, str], index: int) -> Iterator[None]:
 
 
 def _live(
-    method: Method,
+    model: Model,
     dataset: Dataset,
     items: Sequence[Item],
-    batch: int,
+    batch_size: int,
     workers: int,
     problems: dict[int, str],
-    progress: Callable[[int], None] | None,
-) -> Iterator[PrefixBatch]:
-    listed = dataset.images(items)
-    for part in image_batches(listed, method.clip.preprocess_eval, size=batch, workers=workers):
+    progress: Progressed | None,
+) -> Iterator[StateBatch]:
+    for part in image_batches(dataset.images(items), model.clip.preprocess_eval, size=batch_size, workers=workers):
         bad = [index for index in range(part.start, part.stop) if index not in part.indices]
         problems |= dict(zip(bad, part.problems, strict=True))
         if part.images is not None:
-            yield PrefixBatch(part.indices, method.image_prefix(part.images.to(method.clip.device)))
+            yield StateBatch(part.indices, model.states(part.images.to(model.clip.device)))
         if progress:
             progress(part.stop)
 
 
-def fill(
-    store: PrefixStore,
+def _fill(
+    stores: Stores,
     images: ImageList,
-    preprocess: Callable[..., Tensor],
-    compute: Callable[[Tensor], Tensor],
+    preprocess: Callable[..., Any],
+    compute: Callable[[Any], States],
     keys: Sequence[str],
     workers: int,
-    progress: Callable[[int], None] | None = None,
+    progress: Progressed | None = None,
 ) -> dict[int, str]:
     """Compute and keep the rows of images; return what could not be read, by index."""
     problems: dict[int, str] = {}
@@ -128,58 +169,130 @@ def fill(
         bad = [index for index in range(part.start, part.stop) if index not in part.indices]
         problems |= dict(zip(bad, part.problems, strict=True))
         if part.images is not None:
-            store.put([keys[index] for index in part.indices], compute(part.images))
+            stores.put([keys[index] for index in part.indices], compute(part.images))
         if progress:
             progress(part.stop)
     return problems
 
 
-@torch.inference_mode()
-def _frozen(method: Method, part: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-    return part(images.to(method.clip.device)).float().cpu()
+def _computer(clip: FrozenClip, names: Sequence[str]) -> Callable[[Tensor], States]:
+    """What goes into stores: always by the towers' own pass, whoever asks first."""
 
+    @torch.inference_mode()
+    def compute(images: Tensor) -> States:
+        found = clip.frozen(images.to(clip.device), [name.removeprefix(PLAIN) for name in names])
+        return {name: found[name.removeprefix(PLAIN)].float().cpu() for name in names}
 
-def _absent(store: PrefixStore, keys: Sequence[str]) -> list[int]:
-    return [index for index, key in enumerate(keys) if key not in store]
+    return compute
 
 
 def cached_views(
-    method: Method,
+    model: Model,
     dataset: Dataset,
     items: Sequence[Item],
     *,
     views: int,
     seed: int,
+    crop: tuple[float, float],
     cache: Path,
     workers: int,
     ranks: Ranks,
-    progress: Callable[[int], None] | None = None,
+    progress: Progressed | None = None,
 ) -> Read:
     """Read views from disk, after computing those that are missing, each process its share of them.
 
     View v of an image is the same for every seed; a seed decides with which of them an image begins, and each epoch
-    takes the next.
+    takes the next ones.
     """
+    clip, names = model.clip, model.names(training=True)
+    own_names = [name for name in names if not name.startswith(PLAIN)]
+    plain_names = [name for name in names if name.startswith(PLAIN)]
     wanted = [(index, view) for index in range(len(items)) for view in range(views)]
     keys = {place: f"{row_key(dataset, items[place[0]])} view {place[1]}" for place in wanted}
+    transform = replace(clip.preprocess_train, scale=crop)
+    compute = _computer(clip, own_names)
+    told = f"training views, crops of {crop[0]:g} to {crop[1]:g}"
 
     def draw(index: int, view: int) -> Tensor:
         item = items[index]
-        return method.clip.preprocess_train(dataset.open(item.id), random.Random(f"cached view {view} {item.id}"))
+        return transform(dataset.open(item.id), random.Random(f"cached view {view} {item.id}"))
 
-    compute = partial(_frozen, method, method.image_view)
-    with open_store(cache, method, method.view_kind, "training views") as store:
-        own = [place for place in wanted[ranks.rank :: ranks.world] if keys[place] not in store]
+    with Stores(cache, clip, own_names, told) as stores:
+        own = [place for place in wanted[ranks.rank :: ranks.world] if keys[place] not in stores]
         drawn: Any = ImageList(tuple(keys[place] for place in own), lambda position: draw(*own[position]))  # type: ignore[arg-type, return-value]
-        fill(store, drawn, lambda view: view, compute, [keys[place] for place in own], workers, progress)
+        _fill(stores, drawn, lambda view: view, compute, [keys[place] for place in own], workers, progress)
     ranks.wait()
-    store = open_store(cache, method, method.view_kind, "training views")
-    lock = Lock()
+    stores, lock, per_step = Stores(cache, clip, own_names, told), Lock(), model.method.needs.views
+    plain = Stores(cache, clip, plain_names, EVALUATION) if plain_names else None
+    compute_plain = _computer(clip, plain_names)
 
-    def read(index: int, epoch: int) -> Tensor:
+    def read(index: int, epoch: int) -> Views:
         first = random.Random(f"first view {seed} {items[index].id}").randrange(views)
-        place = index, (first + epoch) % views
+        places = [(index, (first + epoch * per_step + number) % views) for number in range(per_step)]
         with lock:  # what is damaged or could not be read is tried again
-            return store.fetch([keys[place]], lambda _: compute(draw(*place)[None]))[0]
+            rows = [stores.fetch(keys[place], lambda place=place: compute(draw(*place)[None])) for place in places]
+            found: dict[str, Tensor] = {name: torch.cat([row[name] for row in rows]) for name in own_names}
+            if plain is not None:
+                item = items[index]
+                shown = plain.fetch(
+                    row_key(dataset, item), lambda: compute_plain(clip.preprocess_eval(dataset.open(item.id))[None])
+                )
+                found |= {name: row[0] for name, row in shown.items()}
+        return found
 
     return read
+
+
+def drawn_images(
+    model: Model, dataset: Dataset, items: Sequence[Item], *, seed: int, crop: tuple[float, float], workers: int
+) -> Draw:
+    """The images to train on as quantities, `needs.views` augmented views of each: for `begin` and `finish`."""
+    clip, views = model.clip, model.method.needs.views
+    transform = replace(clip.preprocess_train, scale=crop)
+    names = model.names(training=True)
+    passes: list[States] = []
+    for view in range(views):
+        images = ImageList(
+            tuple(item.id for item in items),
+            lambda place, view=view: (dataset.open(items[place].id), items[place].id, view),  # type: ignore[arg-type, return-value]
+        )
+
+        def augmented(opened: Any) -> Tensor:
+            image, item_id, number = opened
+            return transform(image, random.Random(view_name(seed, 0, item_id, number)))
+
+        passes.append(_all_states(model, images, augmented, names, workers))
+    kept = passes[0].pop("kept").tolist()
+    for one in passes[1:]:
+        one.pop("kept")
+    image = {
+        name: passes[0][name] if name.startswith(PLAIN) else torch.stack([one[name] for one in passes])
+        for name in names
+    }
+    labels = torch.tensor([items[place].label for place in kept])
+    return Draw(image, labels.to(clip.device), model.required_classes(), seed)
+
+
+def held_images(model: Model, dataset: Dataset, items: Sequence[Item], *, seed: int, workers: int) -> Draw | None:
+    """Held-out images as quantities, without augmentation; None if there are none."""
+    if not items:
+        return None
+    found = _all_states(model, dataset.images(items), model.clip.preprocess_eval, model.names(), workers)
+    labels = torch.tensor([items[place].label for place in found.pop("kept").tolist()])
+    return Draw(found, labels.to(model.clip.device), model.required_classes(), seed)
+
+
+def _all_states(
+    model: Model, images: ImageList, preprocess: Callable[..., Tensor], names: Sequence[str], workers: int
+) -> States:
+    """Quantities of all readable images, and under "kept" which those are."""
+    parts: list[States] = []
+    kept: list[int] = []
+    training = set(names) != set(model.names())
+    for part in image_batches(images, preprocess, size=BATCH, workers=workers):
+        if part.images is not None:
+            parts.append(model.states(part.images.to(model.clip.device), training=training))
+            kept += part.indices
+    if not parts:
+        raise ImageError("None of the images can be read.")
+    return {**{name: torch.cat([part[name] for part in parts]) for name in names}, "kept": torch.tensor(kept)}

@@ -1,0 +1,136 @@
+"""A job: everything that decides the result of a training, as data, and its fingerprint."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, Literal
+
+from dear import __version__
+from dear.backbone.clip import FrozenClip
+from dear.data.dataset import Dataset, Item
+from dear.data.prompts import class_list
+from dear.data.splits import few_shot, held_out, labels_of, restrict
+from dear.engine.settings import TrainSettings
+from dear.errors import ConfigError, DataError
+from dear.files import sha256
+from dear.loading import make_method
+from dear.methods.recipe import RECIPES, Recipe, RecipeName, resolve
+from dear.methods.registry import get_method
+from dear.model import Model
+
+Half = Literal["all", "base", "novel"]
+HELD_OUT = 4
+"""Images per class that a method chooses on, at most."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train: a method with its config, on which items of a data set, by which recipe, from which seed."""
+
+    dataset: Dataset
+    items: tuple[Item, ...]
+    """Training images; labels are places in `class_names`."""
+    class_names: tuple[str, ...]
+    shots: int
+    seed: int = 1
+    method: str = "dear"
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the method's config."""
+    recipe: RecipeName = "own"
+    protocol: str | None = None
+    """Which of the method's own recipes."""
+    train: TrainSettings = field(default_factory=TrainSettings)
+    cached_views: int = 0
+    """0: every epoch draws new views; else the number of cached views per image."""
+    half: Half = "all"
+
+    def build(self, clip: FrozenClip) -> Model:
+        """The untrained model with its classes."""
+        method = make_method(self.method, clip, self.config, seed=self.seed)
+        classes = class_list(self.class_names, self.dataset.template, dataset=self.dataset.name)
+        return Model(clip, method, classes, trained_on=self.class_names, chunk=self.train.class_chunk)
+
+    @property
+    def resolved(self) -> Recipe:
+        """The recipe with everything that was asked for."""
+        method = get_method(self.method)
+        return resolve(
+            method.recipe,
+            method.recipes,
+            self.recipe,
+            protocol=self.protocol,
+            data=self.dataset.name,
+            changes={} if method.recipe.epochs == 0 and not method.recipe.steps_per_shot else self.train.changes(),
+        )
+
+    def held(self) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
+        """Images to train on, and images to choose on: of the validation split, else held out from the shots.
+
+        Never from undrawn training images: without a test split those are what is tested. With one shot, nothing is
+        held out.
+        """
+        labels = labels_of(self.dataset, self.half)
+        found = restrict(self.dataset.val, labels)
+        if found:
+            return self.items, few_shot(found, min(self.shots, HELD_OUT), self.seed)
+        return held_out(self.items, min(self.shots // 4 or self.shots // 2, HELD_OUT), self.seed)
+
+
+def make_job(dataset: Dataset, *, shots: int, seed: int, half: Half = "all", **others: Any) -> Job:
+    """A job on some shots of all classes of a data set, or of one half of them.
+
+    Shots are drawn for all classes before the half is taken.
+    """
+    for name, value, least in (("shots", shots, 1), ("seed", seed, 0)):
+        if type(value) is not int or value < least:
+            raise ConfigError(f"{name} is {value!r}, but must be a whole number from {least} on.")
+    if others.get("recipe", "own") not in RECIPES:
+        raise ConfigError(f"recipe is {others['recipe']!r}, but can be 'own' or 'shared'.")
+    labels = labels_of(dataset, half)
+    if not dataset.train:
+        raise DataError(f"{dataset.name} has no training images: it can only be tested on.")
+    items = restrict(few_shot(dataset.train, shots, seed), labels)
+    names = dataset.class_names[labels.start : labels.stop]
+    return Job(dataset=dataset, items=items, class_names=names, shots=shots, seed=seed, half=half, **others)
+
+
+def describe(job: Job, model: Model) -> dict[str, Any]:
+    """Everything that decides a job's result, as plain values."""
+    clip, method = model.clip, model.method
+    return {
+        "data": job.dataset.name,
+        "template": job.dataset.template,
+        "classes": list(job.class_names),
+        "shots": job.shots,
+        "items_sha256": sha256(json.dumps([list(item) for item in job.items]).encode()),
+        "seed": job.seed,
+        "method": job.method,
+        "settings": method.config.model_dump(mode="json"),
+        "files_sha256": {name: sha256(text.encode()) for name, text in method.files.items()},
+        "recipe": job.recipe,
+        "train": {**job.resolved.model_dump(mode="json"), **job.train.machine()},
+        "cached_views": job.cached_views,
+        "backbone": {
+            "name": clip.name,
+            "pretrained": clip.pretrained,
+            "precision": clip.precision,
+            "weights_sha256": clip.weights_sha256,
+        },
+    }
+
+
+def fingerprint(description: Mapping[str, Any]) -> str:
+    """Hash of a description; a backbone counts by its weights, not by the name it was asked for."""
+    backbone = {key: description["backbone"][key] for key in ("precision", "weights_sha256")}
+    counted = {name: value for name, value in description.items() if name != "recipe"}
+    return sha256(json.dumps({**counted, "backbone": backbone}, sort_keys=True).encode())
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes."""
+    packages = {name: version(name) for name in ("torch", "open_clip_torch")}
+    return {"dear": __version__, "python": platform.python_version(), **packages}

@@ -1,0 +1,18 @@
+"""Runs of format 1 in the words of format 2, so that they can be read and resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dear.methods.recipe import Recipe
+
+_RENAMED = {"batch": "batch_size", "weight_decay": "decay"}
+
+
+def from_format_1(description: Mapping[str, Any]) -> dict[str, Any]:
+    """A description whose training is a resolved recipe; it was always AdamW then, and classes were never chunked."""
+    told = {_RENAMED.get(name, name): value for name, value in description["train"].items()}
+    machine = {"micro_batch": told.pop("micro_batch", None), "class_chunk": None, "precision": told.pop("precision")}
+    recipe = Recipe(**(told if description["method"] != "zero_shot" else {"epochs": 0}))
+    return {**description, "recipe": "own", "train": {**recipe.model_dump(mode="json"), **machine}}
