@@ -1,92 +1,107 @@
-"""Accuracy on test images, by both inference strategies at once. An image that cannot be read counts as wrong."""
+"""Accuracy on test images, by every readout of a method at once. An image that cannot be read counts as wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from dear.data.dataset import Dataset, Item
-from dear.engine.states import evaluation_prefixes
+from dear.engine.job import Half
+from dear.engine.states import evaluation_states
 from dear.errors import DataError
-from dear.evaluation.results import Part, PerClass, Scores
-from dear.methods.base import Method, require_classes
+from dear.evaluation.results import PerClass, Scores
+from dear.model import Model
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores, the class picked for every image (-1 where it is unreadable), how surely, and what could not be read."""
+    """Scores, the class picked for every image (-1 if it is unreadable), how surely, and what could not be read."""
 
     scores: Scores
     picks: Tensor
+    """By the default readout."""
     confidence: Tensor
     problems: dict[int, str]
+    weights: dict[str, float] = field(default_factory=dict)
+    """The method's learned weights, by name."""
     plain: Scores | None = None
-    """What plain CLIP scores on the same images, where it was asked for."""
+    """What plain CLIP scores on the same images, if it was asked for."""
 
 
 @torch.inference_mode()
-def evaluate(
-    method: Method,
+def evaluate_items(
+    model: Model,
     dataset: Dataset,
     items: Sequence[Item],
     *,
-    part: Part = "all",
+    half: Half = "all",
     cache: Path | None = None,
-    batch: int = 250,
+    batch_size: int = 250,
     workers: int = 2,
     beside_plain: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
-    """Score a method on items whose labels are numbers of the classes it has set; on request plain CLIP as well."""
+    """Score a model on items whose labels are numbers of its classes; on request plain CLIP as well."""
     if not items:
         raise DataError(f"{dataset.name} has no images to test on.")
-    names = require_classes(method.classes).names
+    names = model.required_classes().names
     labels = torch.tensor([item.label for item in items])
-    fused, decoupled, plain = (torch.full((len(items),), -1) for _ in range(3))
-    confidence = torch.zeros(len(items))
+    picks = {name: torch.full((len(items),), -1) for name in dict.fromkeys(model.method.readouts.values())}
+    plain, confidence = torch.full((len(items),), -1), torch.zeros(len(items))
     problems: dict[int, str] = {}
-    prefixes = evaluation_prefixes(
-        method, dataset, items, cache=cache, batch=batch, workers=workers, problems=problems, progress=progress
+    weights: dict[str, float] = {}
+    batches = evaluation_states(
+        model,
+        dataset,
+        items,
+        cache=cache,
+        batch_size=batch_size,
+        workers=workers,
+        problems=problems,
+        progress=progress,
     )
-    for one in prefixes:
-        out = method.from_prefix(one.prefix)
-        indices = list(one.indices)
-        best = out.logits.softmax(dim=1).max(dim=1)
-        fused[indices], confidence[indices] = best.indices.cpu(), best.values.float().cpu()
-        decoupled[indices] = out.cls_logits.argmax(dim=1).cpu()
+    for one in batches:
+        out, indices = model(given=one.states), list(one.indices)
+        confidence[indices] = out.logits.softmax(dim=1).max(dim=1).values.float().cpu()
+        for name, picked in picks.items():
+            picked[indices] = out.readouts[name].argmax(dim=1).cpu()
+        weights = {name: round(float(value), 6) for name, value in out.weights.items()}
         if beside_plain:
-            with method.disabled():
-                plain[indices] = method.from_prefix(one.prefix).logits.argmax(dim=1).cpu()
+            plain[indices] = model.plain()(given=one.states).logits.argmax(dim=1).cpu()
 
-    def scores(by_fusion: Tensor, by_cls: Tensor) -> Scores:
+    def scored(by_readout: Mapping[str, Tensor]) -> Scores:
+        right = {name: picked == labels for name, picked in by_readout.items()}
         return Scores(
             data=dataset.name,
-            part=part,
+            half=half,
             images=len(items),
             unreadable=len(problems),
-            fusion=_percent(by_fusion == labels),
-            decoupled=_percent(by_cls == labels),
-            per_class=_per_class(names, labels, by_fusion, by_cls),
+            accuracy={name: _percent(one) for name, one in right.items()},
+            per_class=_per_class(names, labels, right),
             problems=tuple(problems[index] for index in sorted(problems)),
         )
 
-    beside = scores(plain, plain) if beside_plain else None
-    return Evaluation(scores(fused, decoupled), fused, confidence, problems, beside)
+    beside = scored({model.plain().readout(): plain}) if beside_plain else None
+    return Evaluation(scored(picks), picks[model.readout()], confidence, problems, weights, beside)
 
 
-def _per_class(names: Sequence[str], labels: Tensor, by_fusion: Tensor, by_cls: Tensor) -> dict[str, PerClass]:
-    chosen = [labels == label for label in range(len(names))]
+def _per_class(names: Sequence[str], labels: Tensor, right: Mapping[str, Tensor]) -> dict[str, PerClass]:
+    """Counts of each class in one pass over the images."""
+    images = torch.bincount(labels, minlength=len(names)).tolist()
+    hits = {
+        name: torch.bincount(labels[one], minlength=len(names)).tolist() if len(labels) else [0] * len(names)
+        for name, one in right.items()
+    }
     return {
         name: PerClass(
-            images=int(own.sum()),
-            fusion=_percent((by_fusion == labels)[own]),
-            decoupled=_percent((by_cls == labels)[own]),
+            images=images[place],
+            accuracy={r: 100 * counts[place] / images[place] if images[place] else 0.0 for r, counts in hits.items()},
         )
-        for name, own in zip(names, chosen, strict=True)
+        for place, name in enumerate(names)
     }
 
 

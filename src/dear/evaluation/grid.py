@@ -21,19 +21,23 @@ from dear.artefact import TENSORS
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.dataset import Dataset, Item
-from dear.data.splits import few_shot
+from dear.data.prompts import class_list
+from dear.data.splits import few_shot, labels_of
 from dear.datasets import open_dataset
-from dear.engine.fit import items_to_test, labels_of, make_job
-from dear.engine.loop import Metrics, TrainSettings
-from dear.engine.run import CHECKPOINT, Job, describe, fingerprint, read_run, run_job, versions
+from dear.engine.job import Job, describe, fingerprint, make_job, versions
+from dear.engine.loop import Metrics
+from dear.engine.run import CHECKPOINT, read_run, run_job
+from dear.engine.settings import TrainSettings
 from dear.errors import DataError, DearError, OverwriteError, TrainingError
 from dear.evaluation.cells import Cell
-from dear.evaluation.evaluate import evaluate
-from dear.evaluation.results import Backbone, CellResult, Scores
+from dear.evaluation.evaluate import Evaluation, evaluate_items
+from dear.evaluation.results import Backbone, CellResult
 from dear.evaluation.tables import to_csv, to_markdown
+from dear.evaluation.tested import items_to_test
 from dear.files import prepare_folder, sha256, write_atomic
-from dear.methods.base import Method
-from dear.methods.registry import get_method
+from dear.loading import make_method
+from dear.methods.recipe import RecipeName
+from dear.model import Model
 
 CELLS, RUNS = "cells", "runs"
 
@@ -45,12 +49,13 @@ class Setting:
     out: Path
     clip: str
     pretrained: str | None = None
-    root: Path | None = None
+    data_root: Path | None = None
     device: str = "cpu"
+    recipe: RecipeName = "own"
     train: TrainSettings = field(default_factory=TrainSettings)
     cached_views: int = 0
     cache: Path | None = None
-    """Folder for prefixes, or None to compute them every time."""
+    """Folder for the frozen layers' outputs, or None to compute them every time."""
     workers: int = 2
     validate: bool = False
     """Test on images of the training split that were not drawn (and on the validation split), not on test images."""
@@ -118,7 +123,7 @@ def _in_processes(cells: Sequence[Cell], setting: Setting, jobs: int, threads: i
             yield waiting[done], done.result()
     except BrokenProcessPool:
         raise TrainingError(
-            "A process of the grid died, perhaps for want of memory: go on with --resume and fewer --jobs."
+            "A process of the grid died, perhaps for want of memory: resume with --resume and fewer --jobs."
         ) from None
     except KeyboardInterrupt:
         for process in active_children():
@@ -151,7 +156,7 @@ def _check_data(cells: Sequence[Cell], setting: Setting) -> None:
     called: dict[str, str] = {}
     for source in dict.fromkeys(name for cell in cells for name in (cell.data, *(test[0] for test in cell.tests))):
         try:
-            dataset = _dataset(source, setting.root)
+            dataset = _dataset(source, setting.data_root)
         except DataError as error:
             problems.append(str(error))
             continue
@@ -171,7 +176,7 @@ def _untestable(cells: Sequence[Cell], setting: Setting) -> Iterator[str]:
     for cell in cells:
         for name, half in cell.tests:
             try:
-                _tested(name, half, setting.root, setting.validate, cell.shots, cell.seed)
+                _tested(name, half, setting.data_root, setting.validate, cell.shots, cell.seed)
             except DataError as error:
                 yield str(error)
 
@@ -180,7 +185,7 @@ def _check_methods(cells: Sequence[Cell], setting: Setting) -> None:
     """Build every method with every choice once."""
     clip = _clip(setting.clip, setting.pretrained, setting.device)
     for method, choices in dict.fromkeys((cell.method, cell.choices) for cell in cells):
-        get_method(method).build(clip, seed=cells[0].seed, choices=dict(choices))
+        make_method(method, clip, dict(choices), seed=cells[0].seed)
 
 
 def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None] | None = None) -> CellResult:
@@ -204,6 +209,8 @@ def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None]
         workers=setting.workers,
         on_step=on_step,
     )
+    tests = [_test(model, cell, test, setting) for test in cell.tests]
+    adapter = folder / TENSORS
     result = CellResult(
         protocol=cell.protocol,
         method=cell.method,
@@ -212,15 +219,18 @@ def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None]
         seed=cell.seed,
         shots=cell.shots,
         tested_on="validation" if setting.validate else "test",
-        epochs=setting.train.epochs,
+        recipe=setting.recipe,
+        epochs=job.resolved.epochs if progress.step else None,
         cached_views=setting.cached_views,
-        scores=tuple(_test(model, cell, test, setting) for test in cell.tests),
-        alpha=_alpha(model),
-        attributes=tuple(getattr(model, "attributes", ())),
+        readouts=dict(model.method.readouts),
+        scores=tuple(found.scores for found in tests),
+        weights=tests[0].weights,
+        parameters=sum(parameter.numel() for parameter in model.trainable().values()),
+        artefact_bytes=adapter.stat().st_size,
         seconds=round(time.monotonic() - start, 2),
         steps=progress.step,
         skipped=progress.skipped,
-        adapter_sha256=sha256((folder / TENSORS).read_bytes()) if model.trainable() else None,
+        adapter_sha256=sha256(adapter.read_bytes()) if model.method.state_dict() else None,
         threads=torch.get_num_threads(),
         versions=versions(),
         backbone=Backbone(name=clip.name, pretrained=clip.pretrained, weights_sha256=clip.weights_sha256),
@@ -246,12 +256,14 @@ def done_before(cell: Cell, setting: Setting) -> CellResult | None:
 
 def _job(cell: Cell, setting: Setting) -> Job:
     return make_job(
-        _dataset(cell.data, setting.root),
+        _dataset(cell.data, setting.data_root),
         shots=cell.shots,
         seed=cell.seed,
         half=cell.half,
         method=cell.method,
-        choices=dict(cell.choices),
+        config=dict(cell.choices),
+        recipe=setting.recipe,
+        protocol=cell.protocol,
         train=setting.train,
         cached_views=setting.cached_views,
     )
@@ -259,7 +271,7 @@ def _job(cell: Cell, setting: Setting) -> Job:
 
 def _mark(trained: dict[str, Any], cell: Cell, setting: Setting) -> str:
     """Changes with everything that decides a cell's scores: the training, and what is tested among which classes."""
-    place = setting.root, setting.validate, cell.shots, cell.seed
+    place = setting.data_root, setting.validate, cell.shots, cell.seed
     tests = [[name, half, _tested(name, half, *place)[1]] for name, half in cell.tests]
     return fingerprint({**trained, "protocol": cell.protocol, "tests": tests, "validate": setting.validate})
 
@@ -279,19 +291,14 @@ def _tested(
     return items, sha256(json.dumps(content).encode())
 
 
-def _test(model: Method, cell: Cell, test: tuple[str, Any], setting: Setting) -> Scores:
+def _test(model: Model, cell: Cell, test: tuple[str, Any], setting: Setting) -> Evaluation:
     name, half = test
-    dataset = _dataset(name, setting.root)
-    items, _ = _tested(name, half, setting.root, setting.validate, cell.shots, cell.seed)
+    dataset = _dataset(name, setting.data_root)
+    items, _ = _tested(name, half, setting.data_root, setting.validate, cell.shots, cell.seed)
     labels = labels_of(dataset, half)
-    model.set_classes(dataset.class_names[labels.start : labels.stop], dataset.template)
-    found = evaluate(model, dataset, items, part=half, cache=setting.cache, workers=setting.workers)
-    return found.scores
-
-
-def _alpha(model: Method) -> tuple[float, ...]:
-    alpha = getattr(model, "alpha", None)
-    return tuple(round(value, 6) for value in alpha.tolist()) if alpha is not None else ()
+    names = dataset.class_names[labels.start : labels.stop]
+    view = model.for_classes(class_list(names, dataset.template, dataset=dataset.name))
+    return evaluate_items(view, dataset, items, half=half, cache=setting.cache, workers=setting.workers)
 
 
 def _done(path: Path, mark: str) -> CellResult | None:
@@ -314,7 +321,7 @@ def _dataset(name: str, root: Path | None) -> Dataset:
 
 
 def _was_begun(folder: Path, mark: str) -> bool:
-    """Whether a folder holds a run of the same job, to be gone on with."""
+    """Whether a folder holds a run of the same job, to be resumed."""
     try:
         return bool(read_run(folder)["fingerprint"] == mark)
     except DearError:

@@ -1,0 +1,87 @@
+"""Which images may be tested: never those that were trained on. And what a run was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dear.data.dataset import Dataset, Item
+from dear.data.splits import few_shot, labels_of, left_over, restrict, shots_from_json
+from dear.datasets import open_dataset
+from dear.engine.job import Half
+from dear.engine.run import RUN, SHOTS, read_run
+from dear.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class TestData:
+    """A data set to test on, what of it was trained on, and the run's description, if there is a run."""
+
+    __test__ = False  # no test of pytest's
+
+    dataset: Dataset
+    drawn: tuple[Item, ...]
+    description: dict[str, Any] | None
+
+    def items(self, half: Half = "all") -> tuple[Item, ...]:
+        """The images of a half that may be tested."""
+        return items_to_test(self.dataset, half, drawn=self.drawn)
+
+    def class_names(self, half: Half = "all") -> tuple[str, ...]:
+        """The classes of a half."""
+        labels = labels_of(self.dataset, half)
+        return self.dataset.class_names[labels.start : labels.stop]
+
+    def halves(self) -> tuple[Half, ...]:
+        """What to test of a run: all classes, or, if one half was trained on, that half and then the other."""
+        learned = tuple(self.description["classes"]) if self.description else ()
+        if len(self.dataset.class_names) > 1:
+            for half, other in (("base", "novel"), ("novel", "base")):
+                if self.class_names(half) == learned:  # type: ignore[arg-type]
+                    return half, other  # type: ignore[return-value]
+        return ("all",)
+
+
+def items_to_test(dataset: Dataset, half: Half, *, drawn: Iterable[Item], validate: bool = False) -> tuple[Item, ...]:
+    """The test images of a half; where a data set has no test split, the images that were not drawn for training.
+
+    `validate` leaves the test split alone, for choosing settings: it gives the validation split and what was not drawn.
+    """
+    undrawn = left_over(dataset.train, drawn)
+    found = restrict((*dataset.val, *undrawn) if validate else dataset.test or undrawn, labels_of(dataset, half))
+    if not found:
+        raise DataError(
+            f"{dataset.name} has no images left to test on, as training drew them all: use fewer shots, or give it a "
+            f"test folder."
+            if dataset.train
+            else f"{dataset.name} has no {'validation' if validate else 'test'} images."
+        )
+    return found
+
+
+def data_of_run(
+    run: Path, data: str | None = None, data_root: Path | str | None = None, template: str | None = None
+) -> TestData:
+    """The data set to test a run on, by default what it was made from, and what of it the run was trained on."""
+    if not (run / RUN).is_file():
+        if data is None:
+            raise ConfigError(f"{run} does not say what it was made from: name the data set to test on.")
+        return TestData(open_dataset(data, data_root, template=template), (), None)
+    content = read_run(run)
+    about, source = content["description"], content.get("source") or {}
+    try:
+        dataset = open_dataset(data or source.get("data") or about["data"], data_root or source.get("root"))
+    except DataError as error:
+        if data is not None:
+            raise
+        raise DataError(
+            f"{error} {run} was made from it: name where it is now, as in 'dear eval {run} DATA'."
+        ) from None
+    same = dataset.name == about["data"]
+    dataset = replace(dataset, template=template or (about["template"] if same else dataset.template))
+    drawn = list(few_shot(dataset.train, about["shots"], about["seed"])) if same and dataset.train else []
+    if (run / SHOTS).is_file():
+        drawn += shots_from_json((run / SHOTS).read_text(encoding="utf-8"), where=str(run / SHOTS))
+    return TestData(dataset, tuple(drawn), about)
