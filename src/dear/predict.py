@@ -81,14 +81,14 @@ def predict(
         workers: threads that read images.
     """
     how = {"template": template, "readout": readout, "top_k": top_k, "batch_size": batch_size, "workers": workers}
-    found = list(try_predict(model, images, classes, **how))  # type: ignore[arg-type]
+    found = list(stream(model, images, classes, **how))  # type: ignore[arg-type]
     for one in found:
         if isinstance(one, ImageError):
             raise one
     return [one for one in found if isinstance(one, Prediction)]
 
 
-def try_predict(
+def stream(
     model: Classifier,
     images: Sequence[Any],
     classes: Sequence[str] | None = None,
@@ -99,7 +99,7 @@ def try_predict(
     batch_size: int = 32,
     workers: int = 2,
 ) -> Iterator[Prediction | ImageError]:
-    """As `predict`, one by one, an error in the place of an image that cannot be read."""
+    """As `predict`, one by one as they are made, with an error in the place of an image that cannot be read."""
     chosen = model.check_readout(readout)
     if type(top_k) is not int or top_k < 1:
         raise ConfigError(f"top_k is {top_k!r}, but must be a whole number from 1 on.")

@@ -1,7 +1,7 @@
-"""Search images by one attribute: an index of features on disk, and exact nearest neighbours by matrix products.
+"""Search images by one kind of feature: an index on disk, and exact nearest neighbours by matrix products.
 
-An index holds, for every readable image of a folder, the [CLS] feature and one feature an attribute, of unit length.
-Shapes: N images, K attributes, G = K + 1 kinds of features, E joint embedding.
+An index holds, for every readable image of a folder, one unit feature of every kind that the model's method gives.
+Shapes: N images, G kinds of features, E joint embedding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from torch import Tensor
 from dear.data.images import SUFFIXES, ImageList, folder_images, image_batches, open_image
 from dear.errors import ConfigError, DataError, did_you_mean
 from dear.files import prepare_folder, sha256, write_atomic
-from dear.methods.base import Method
+from dear.loading import load
+from dear.methods.base import Output
+from dear.model import Model
 
 FORMAT, FORMAT_VERSION = "dear-index", 1
 INDEX, FEATURES = "index.json", "features-{}.safetensors"
@@ -54,7 +56,7 @@ class Index:
         """(N, E) features of one kind."""
         if kind not in self.kinds:
             known = ", ".join(self.kinds)
-            raise ConfigError(f"There is no attribute {kind!r}: choose {known}.{did_you_mean(kind, self.kinds)}")
+            raise ConfigError(f"There is no feature {kind!r}: choose {known}.{did_you_mean(kind, self.kinds)}")
         return self.features_NGE[:, self.kinds.index(kind)]
 
 
@@ -66,29 +68,41 @@ class Hit:
     score: float
 
 
-def feature_kinds(model: Method) -> tuple[str, ...]:
-    """Names of the features a model gives for an image: "cls", then its attributes."""
-    return (CLS, *getattr(model, "attributes", ()))
+def feature_kinds(model: Model) -> tuple[str, ...]:
+    """Names of the features a model gives for an image."""
+    size = model.clip.geometry.image_size
+    with torch.inference_mode():
+        out: Output = _with_classes(model)(torch.zeros(1, 3, size, size, device=model.clip.device))
+    return tuple(out.features)
 
 
-def model_hash(model: Method) -> str:
+def model_hash(model: Model) -> str:
     """What decides a model's image features: the backbone, the method and everything trained."""
-    parts = {name: sha256(p.detach().float().cpu().numpy().tobytes()) for name, p in model.trainable().items()}
-    told = [model.name, model.clip.weights_sha256, model.settings(), model.artefact_files(), parts]
+    method = model.method
+    parts = {name: sha256(_bytes(tensor)) for name, tensor in method.state_dict().items()}
+    told = [model.name, model.clip.weights_sha256, method.config.model_dump(mode="json"), method.files, parts]
     return sha256(json.dumps(told, sort_keys=True).encode())
 
 
 @torch.inference_mode()
-def encode(model: Method, images: Tensor) -> Tensor:
+def encode(model: Model, images: Tensor) -> Tensor:
     """(B, G, E) features of preprocessed images, of unit length."""
-    if model.classes is None:
-        model.set_classes(["thing"])
-    out = model(images.to(model.clip.device))
-    return torch.cat([out.cls_features[:, None], out.attr_features], dim=1).float().cpu()
+    out: Output = _with_classes(model)(images.to(model.clip.device))
+    return torch.stack(list(out.features.values()), dim=1).float().cpu()
+
+
+def _with_classes(model: Model) -> Model:
+    """A model that can be run: features of images do not depend on the classes."""
+    return model if model.classes is not None else model.for_classes(["thing"])
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    plain = tensor.detach().cpu().contiguous()
+    return (plain.float() if plain.is_floating_point() else plain).numpy().tobytes()
 
 
 def update_index(
-    model: Method,
+    model: Model,
     folder: str | Path,
     out: Path,
     *,
@@ -98,7 +112,7 @@ def update_index(
 ) -> tuple[Index, int]:
     """Index a folder's images; only new and changed files are encoded. Returns the index and how many were encoded.
 
-    Images that cannot be read are left out and named in `Index.problems`. Stopped and done again, it goes on.
+    Images that cannot be read are left out and named in `Index.problems`. If it was stopped, the next call resumes it.
     """
     root, listed, mark = Path(folder), folder_images(folder), model_hash(model)
     stamps = [_stamp(root, name) for name in listed.names]
@@ -152,9 +166,9 @@ def read_index(out: Path) -> Index:
         if len(images) != len(features):
             raise ValueError
     except OSError:
-        raise DataError(f"{out} holds no index: make one with 'dear retrieve index RUN FOLDER'.") from None
+        raise DataError(f"{out} holds no index: make one with 'dear search index RUN FOLDER'.") from None
     except Exception as error:
-        raise DataError(f"The index in {out} is damaged: make it again with 'dear retrieve index'.") from error
+        raise DataError(f"The index in {out} is damaged: make it again with 'dear search index'.") from error
     return Index(
         folder=Path(content["folder"]),
         kinds=tuple(content["kinds"]),
@@ -178,23 +192,50 @@ def nearest(query_E: Tensor, features_NE: Tensor, count: int) -> list[tuple[int,
     return [(place, -value) for value, place in best]
 
 
-def search(model: Method, index: Index, query: str | Path, *, attribute: str = CLS, count: int = 10) -> list[Hit]:
+def find(model: Model, index: Index, query: str | Path, *, by: str = CLS, top_k: int = 10) -> list[Hit]:
     """The images nearest to a query image by one kind of feature, or nearest to a text.
 
-    A text is compared with the images' features of that kind: attribute features live in the joint space.
+    A text is compared with the images' features of that kind: they live in the joint space.
     """
     if index.model_sha256 != model_hash(model):
         raise DataError(f"The index of {index.folder} was made by another model: make it again with this one.")
-    features = index.features(attribute)
+    features = index.features(by)
     path = Path(query)
     if _is_file(path):
         image = model.clip.preprocess_eval(open_image(path))[None]
-        vector = encode(model, image)[0, index.kinds.index(attribute)]
+        vector = encode(model, image)[0, index.kinds.index(by)]
     elif path.suffix.lower() in SUFFIXES:
         raise ConfigError(f"There is no image {query}: check the path, or search for a text without a file ending.")
     else:
         vector = model.clip.encode_text([str(query)])[0].cpu()
-    return [Hit(index.folder / index.images[row].path, score) for row, score in nearest(vector, features, count)]
+    return [Hit(index.folder / index.images[row].path, score) for row, score in nearest(vector, features, top_k)]
+
+
+def search(
+    run: str | Path | Model,
+    query: str | Path,
+    *,
+    index: str | Path | None = None,
+    by: str = CLS,
+    top_k: int = 12,
+    device: str | None = None,
+) -> list[Hit]:
+    """Search an index by an image or a text, nearest images first.
+
+    Args:
+        run: folder of a run or adapter, or a loaded model.
+        query: path of an image, or a text such as "a striped star".
+        index: folder of the index, made by 'dear search index'; by default RUN/index.
+        by: kind of feature: "cls" for the whole image, or another one that the method gives.
+        top_k: number of results.
+        device: "cpu", "cuda"; by default the CPU.
+    """
+    if index is None and isinstance(run, Model):
+        raise ConfigError("Name the folder of the index: search(model, query, index=FOLDER).")
+    stored = read_index(Path(index) if index is not None else Path(str(run)) / "index")
+    stored.features(by)
+    model = run if isinstance(run, Model) else load(run, device=device)
+    return find(model, stored, query, by=by, top_k=top_k)
 
 
 def open_hit(hit: Hit, side: int = 160) -> Image.Image:
