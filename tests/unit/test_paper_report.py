@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from dear.evaluation.summary import Stat
+from dear.evaluation.statistics import Stat
 from dear.paper.measures import chance_of, precision_at
 from dear.paper.numbers import average_text, paper_text, paper_titles, published_row, stands_for, verdict
 from dear.paper.page import make_parts, write_paper

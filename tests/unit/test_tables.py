@@ -3,7 +3,6 @@
 import csv
 import io
 from pathlib import Path
-from statistics import stdev
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,7 @@ from cells import PAPER_CLIP, WORLD_CLIP, cell, cross_cell, few_shot_cell, score
 from dear.errors import DataError
 from dear.evaluation.published import data_sets
 from dear.evaluation.results import Backbone, harmonic_mean
-from dear.evaluation.summary import Row, by_section, mean_and_std, strategies, summarise
+from dear.evaluation.summary import Row, by_section, strategies, summarise
 from dear.evaluation.tables import NO_RESULTS, to_csv, to_markdown
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -95,19 +94,6 @@ def test_order_does_not_depend_on_the_order_of_seeds_and_methods():
     shuffled = [results[0], *reversed(results[1:5]), *reversed(results[5:])]
     assert to_csv(shuffled) == to_csv(results)
     assert to_markdown(shuffled) == to_markdown(results)
-
-
-@given(PERCENT, st.integers(2, 5))
-def test_equal_numbers_have_no_spread(value, count):
-    stat = mean_and_std([value] * count)
-    assert stat.mean == pytest.approx(value)
-    assert stat.std == 0
-    assert stat.seeds == count
-
-
-@given(st.lists(PERCENT, min_size=2, max_size=5))
-def test_spread_is_the_sample_deviation(values):
-    assert mean_and_std(values).std == pytest.approx(stdev(values), abs=1e-9)
 
 
 @given(st.lists(st.tuples(PERCENT, PERCENT), min_size=1, max_size=4))

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Literal, NamedTuple, get_args
 
 from dear.errors import DataError
 from dear.evaluation.results import Backbone, CellResult, Protocol, Strategy, harmonic_mean
+from dear.evaluation.statistics import Stat, mean_and_std
 
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
-
-
-class Stat(NamedTuple):
-    """Mean and sample standard deviation over seeds; no deviation with one seed."""
-
-    mean: float
-    std: float | None
-    seeds: int
 
 
 class Average(NamedTuple):
@@ -93,11 +86,6 @@ class Summary:
             return sum((data, column) in values for values in self.values[row].values())
         average = self.average(row, column)
         return average.stat.seeds if average else 0
-
-
-def mean_and_std(values: Sequence[float]) -> Stat:
-    """Mean and sample standard deviation of at least one number."""
-    return Stat(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
 
 def strategies(protocol: Protocol, *, other: bool = False) -> tuple[Strategy, Strategy]:

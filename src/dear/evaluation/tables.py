@@ -9,10 +9,10 @@ from statistics import fmean
 
 from dear.evaluation.comparison import PaperNumber, paper_number
 from dear.evaluation.results import CellResult
+from dear.evaluation.statistics import Stat
 from dear.evaluation.summary import (
     Row,
     Section,
-    Stat,
     Summary,
     by_section,
     first_seen,

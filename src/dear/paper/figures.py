@@ -11,7 +11,8 @@ from statistics import fmean
 from PIL import Image, ImageDraw
 
 from dear.evaluation.results import CellResult
-from dear.evaluation.summary import Stat, Summary, mean_and_std
+from dear.evaluation.statistics import Stat, mean_and_std
+from dear.evaluation.summary import Summary
 from dear.paper.measures import Gallery, Retrieval, picture
 from dear.paper.numbers import paper_titles, yes
 from dear.paper.plan import Experiment, Sets, results_of

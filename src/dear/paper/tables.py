@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from dear.evaluation.published import AVERAGE, DECOUPLED, Quantity
 from dear.evaluation.results import CellResult
-from dear.evaluation.summary import Row, Stat, Summary, by_section, summarise
+from dear.evaluation.statistics import Stat
+from dear.evaluation.summary import Row, Summary, by_section, summarise
 from dear.paper.numbers import (
     QUANTITIES,
     average_text,
