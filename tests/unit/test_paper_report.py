@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from dear.evaluation.summary import Stat
+from dear.evaluation.statistics import Stat
 from dear.paper.measures import chance_of, precision_at
 from dear.paper.numbers import average_text, paper_text, paper_titles, published_row, stands_for, verdict
 from dear.paper.page import make_parts, write_paper
@@ -72,6 +72,43 @@ def test_numbers_as_json(written):
     row = content["parts"][0]["tables"][0]["rows"][1]
     assert row[:3] == ["world-textures", "DTD", "DeAR"]
     assert row[3].keys() == {"mean", "std", "seeds"}
+    plain, adapted = content["cells"][0], content["cells"][7]
+    assert (plain["method"], plain["readouts"], plain["weights"]) == ("zero_shot", {"default": "logits"}, {})
+    assert adapted["readouts"] == {"default": "fusion", "transfer": "decoupled"}
+    assert list(adapted["weights"])[:2] == ["cls", "color"]
+    assert [one["accuracy"].keys() for one in adapted["scores"]] == [{"fusion", "decoupled"}] * 2
+
+
+def part_of(found, key):
+    return next(part for part in make_parts(found) if part.key == key)
+
+
+def test_inference_strategies_are_readouts():
+    found = findings()
+    results = []
+    for cell in found.results:
+        scores = tuple(
+            one.model_copy(update={"accuracy": {**one.accuracy, "decoupled": 12.0}}) if cell.weights else one
+            for one in cell.scores
+        )
+        results.append(cell.model_copy(update={"scores": scores}))
+    before = part_of(found, "supplement-table-5").tables[0].rows
+    after = part_of(findings(results=results), "supplement-table-5").tables[0].rows
+    assert [row[0] for row in after] == ["Decoupled", "Fusion"]
+    assert [after[0][place].mean for place in (1, 3, 5)] == pytest.approx([12.0] * 3)
+    assert before[0][1].mean > 50
+    assert after[1] == before[1]
+
+
+def test_fusion_weights_are_found_by_name():
+    found = findings()
+    backwards = [
+        cell.model_copy(update={"weights": dict(reversed(list(cell.weights.items())))}) for cell in found.results
+    ]
+    table, other = (part_of(one, "supplement-figure-2").tables[0] for one in (found, findings(results=backwards)))
+    assert table.head == ("data", "cls", "color", "shape", "texture", "object", "location")
+    assert other.head == ("data", "cls", "location", "object", "texture", "shape", "color")
+    assert [row[1:] for row in other.rows] == [(row[1], *reversed(row[2:])) for row in table.rows]
 
 
 def test_a_half_done_paper_says_so(tmp_path):

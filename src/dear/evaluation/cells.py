@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from dear.errors import ConfigError, did_you_mean
-from dear.evaluation.results import Part, Protocol
+from dear.evaluation.results import Half, Protocol
 from dear.files import sha256
 from dear.methods.registry import get_method
 
@@ -26,15 +26,15 @@ class Cell:
     data: str
     seed: int
     shots: int
-    half: Part
+    half: Half
     """The classes that are learned."""
-    tests: tuple[tuple[str, Part], ...]
+    tests: tuple[tuple[str, Half], ...]
     variant: str = ""
-    """What sets this cell apart from the method as it is, "" where nothing does."""
+    """What sets this cell apart from the method as it is, "" if nothing does."""
 
     @property
     def slug(self) -> str:
-        """A file name of its own; where letters had to be replaced, a hash tells it from others."""
+        """A file name of its own; if letters had to be replaced, a hash tells it from others."""
         variant = f"-{self.variant}" if self.variant else ""
         plain = f"{self.method}{variant}-{self.data}-{self.shots}shots-seed{self.seed}"
         safe = "".join(letter if letter.isalnum() or letter in "-_=.," else "_" for letter in plain)[:LONGEST_NAME]
@@ -82,7 +82,7 @@ def _variant(chosen: Mapping[str, Any]) -> str:
     return ",".join(f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in told.items())
 
 
-def plan(protocol: Protocol, learned: str, targets: Sequence[str]) -> tuple[Part, tuple[tuple[str, Part], ...]]:
+def plan(protocol: Protocol, learned: str, targets: Sequence[str]) -> tuple[Half, tuple[tuple[str, Half], ...]]:
     """Which classes a protocol learns, and what it tests."""
     if protocol == "base-to-novel":
         return "base", ((learned, "base"), (learned, "novel"))

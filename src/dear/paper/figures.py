@@ -11,7 +11,8 @@ from statistics import fmean
 from PIL import Image, ImageDraw
 
 from dear.evaluation.results import CellResult
-from dear.evaluation.summary import Stat, Summary, mean_and_std
+from dear.evaluation.statistics import Stat, mean_and_std
+from dear.evaluation.summary import Summary
 from dear.paper.measures import Gallery, Retrieval, picture
 from dear.paper.numbers import paper_titles, yes
 from dear.paper.plan import Experiment, Sets, results_of
@@ -42,7 +43,7 @@ def few_shot_part(experiment: Experiment, results: Sequence[CellResult]) -> Part
             lines[NAMES[ZERO_SHOT]] = [plain.mean] * len(shots)
         name, title = ("figure-4", "Average") if data is None else (f"figure-5-{data}", data)
         size = {} if data is None else {"width": 308, "height": 230}
-        drawn = line_chart(title, shots, lines, x_title="shots a class", y_title="accuracy, %", **size)
+        drawn = line_chart(title, shots, lines, x_title="shots per class", y_title="accuracy, %", **size)
         figures.append(Figure(name, f"Few-shot learning: {title}", svg=drawn))
     table = Table(
         ("data", NAMES[ZERO_SHOT], *(f"{shot} shot{'' if shot == '1' else 's'}" for shot in shots)), tuple(rows)
@@ -78,15 +79,15 @@ def _few_shot_says(summary: Summary, shots: Sequence[str]) -> tuple[str, ...]:
 
 def fusion_part(experiment: Experiment, results: Sequence[CellResult], sets: Sets) -> Part:
     """Supplement, Figure 2: the learned fusion weights by data set."""
-    cells = [cell for cell in results_of(experiment, results) if cell.alpha]
+    cells = [cell for cell in results_of(experiment, results) if cell.weights]
     if not cells:
         return empty_part(experiment, results)
-    kinds = ("cls", *cells[0].attributes)
+    kinds = ("cls", *(name for name in cells[0].weights if name != "cls"))
     by_data: dict[str, list[CellResult]] = {}
     for cell in cells:
         by_data.setdefault(cell.data, []).append(cell)
     stats = {
-        data: [mean_and_std([cell.alpha[i] for cell in found]) for i in range(len(kinds))]
+        data: [mean_and_std([cell.weights[kind] for cell in found]) for kind in kinds]
         for data, found in by_data.items()
     }
     means = [[stat.mean for stat in row] for row in stats.values()]
@@ -179,7 +180,7 @@ def _retrieval_says(retrieval: Retrieval) -> tuple[str, ...]:
 
 
 def _contact_sheet(kinds: Sequence[str], query: int, found: Sequence[Sequence[int]], gallery: Gallery) -> bytes:
-    """Rows of pictures, one a kind of feature; those that share the row's attribute with the query have a frame."""
+    """One row of pictures per kind of feature; those that share the row's attribute with the query have a frame."""
     label, labels = 64, {task.name: task.labels_N.tolist() for task in gallery.tasks}
     most = max(map(len, found))
     width = label + (SIDE + GAP) * (most + 1) + 3 * GAP

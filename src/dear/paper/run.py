@@ -44,7 +44,7 @@ from dear.world.catalog import DATASETS
 
 GRIDS, MEASURES = "grids", "measures"
 GUESSED = {"mini": 0.16, "full": 0.25}
-"""Seconds an update, tests included, before anything has been measured: the world on one core, ViT-B/16 on a GPU."""
+"""Seconds per update, tests included, before anything has been measured: the world on one core, ViT-B/16 on a GPU."""
 
 Say = Callable[[str], None]
 
@@ -75,7 +75,7 @@ class Order:
         return MINI if self.kind == "mini" else FULL
 
     def setting(self, protocol: Protocol) -> Setting:
-        """What all cells of a protocol share; a folder each, all with one cache."""
+        """What all cells of a protocol share; each protocol has its own folder, all use one cache."""
         return Setting(
             out=self.out / GRIDS / protocol,
             clip=self.clip,
@@ -91,7 +91,7 @@ class Order:
 
     def sentence(self) -> str:
         """How everything is trained, in one sentence."""
-        views = f"{self.cached_views} stored views an image" if self.cached_views else "new views every epoch"
+        views = f"{self.cached_views} cached views per image" if self.cached_views else "new views in every epoch"
         clip = " ".join(filter(None, (self.clip.rpartition("/")[2], self.pretrained)))
         seeds = ", ".join(map(str, self.seeds))
         return (
@@ -244,7 +244,7 @@ def _run_protocol(
     rest = [cell for cell in cells if identity(cell) not in looked.done]
 
     def tell(done: int, result: CellResult) -> None:
-        scores = ", ".join(f"{one.data} {one.part} {one.fusion:.1f}" for one in result.scores[:3])
+        scores = ", ".join(f"{one.data} {one.half} {result.reading(one):.1f}" for one in result.scores[:3])
         name = f"{result.method} {result.variant}".strip()
         say(
             f"[{protocol} {len(before) + done}/{len(cells)}] {name}, seed {result.seed}, {result.shots} shots: {scores}"
