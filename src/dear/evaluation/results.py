@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dear.config import problems
+from dear.data.splits import Half
 from dear.errors import DataError
 from dear.evaluation.old_results import from_format_1
 
@@ -15,8 +16,6 @@ FORMAT: Final = "dear-cell"
 FORMAT_VERSION: Final = 2
 
 Protocol = Literal["base-to-novel", "few-shot", "cross-dataset", "domain"]
-Half = Literal["base", "novel", "all"]
-Part = Half  # until evaluate.py says half
 Purpose = Literal["default", "novel", "transfer"]
 RecipeKind = Literal["own", "shared"]
 Name = Annotated[str, Field(min_length=1)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from dear.evaluation.summary import Stat
+from dear.evaluation.statistics import Stat
 from dear.reports import html
 
 MISSING = "—"
