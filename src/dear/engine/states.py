@@ -255,9 +255,9 @@ def drawn_images(
     model: Model, dataset: Dataset, items: Sequence[Item], *, seed: int, crop: tuple[float, float], workers: int
 ) -> Draw:
     """The images to train on as quantities, `needs.views` augmented views of each: for `begin` and `finish`."""
-    clip, views = model.clip, model.method.needs.views
+    clip, names = model.clip, model.names(training=True)
+    own = [name for name in names if not name.startswith(PLAIN)]
     transform = replace(clip.preprocess_train, scale=crop)
-    names = model.names(training=True)
 
     def drawn(view: int) -> ImageList:
         def augmented(place: int) -> Any:
@@ -266,14 +266,13 @@ def drawn_images(
 
         return ImageList(tuple(item.id for item in items), augmented)
 
-    passes = [_all_states(model, drawn(view), lambda image: image, names, workers) for view in range(views)]
-    kept = passes[0].pop("kept").tolist()
-    for one in passes[1:]:
-        one.pop("kept")
-    image = {
-        name: passes[0][name] if name.startswith(PLAIN) else torch.stack([one[name] for one in passes])
-        for name in names
-    }
+    passes = [
+        _all_states(model, drawn(view), lambda image: image, own, workers) for view in range(model.method.needs.views)
+    ]
+    kept, image = passes[0][0], {name: torch.stack([states[name] for _, states in passes]) for name in own}
+    if plain := [name for name in names if name.startswith(PLAIN)]:
+        shown = dataset.images([items[place] for place in kept])
+        image |= _all_states(model, shown, clip.preprocess_eval, plain, workers)[1]
     labels = torch.tensor([items[place].label for place in kept])
     return Draw(image, labels.to(clip.device), model.required_classes(), seed)
 
@@ -282,22 +281,21 @@ def held_images(model: Model, dataset: Dataset, items: Sequence[Item], *, seed: 
     """Held-out images as quantities, without augmentation; None if there are none."""
     if not items:
         return None
-    found = _all_states(model, dataset.images(items), model.clip.preprocess_eval, model.names(), workers)
-    labels = torch.tensor([items[place].label for place in found.pop("kept").tolist()])
-    return Draw(found, labels.to(model.clip.device), model.required_classes(), seed)
+    kept, image = _all_states(model, dataset.images(items), model.clip.preprocess_eval, model.names(), workers)
+    labels = torch.tensor([items[place].label for place in kept])
+    return Draw(image, labels.to(model.clip.device), model.required_classes(), seed)
 
 
 def _all_states(
     model: Model, images: ImageList, preprocess: Callable[..., Tensor], names: Sequence[str], workers: int
-) -> States:
-    """Quantities of all readable images, and under "kept" which those are."""
+) -> tuple[list[int], States]:
+    """Which images can be read, and their quantities."""
     parts: list[States] = []
     kept: list[int] = []
-    training = set(names) != set(model.names())
     for part in image_batches(images, preprocess, size=BATCH, workers=workers):
         if part.images is not None:
-            parts.append(model.states(part.images.to(model.clip.device), training=training))
+            parts.append(model.states(part.images.to(model.clip.device), names=names))
             kept += part.indices
     if not parts:
         raise ImageError("None of the images can be read.")
-    return {**{name: torch.cat([part[name] for part in parts]) for name in names}, "kept": torch.tensor(kept)}
+    return kept, {name: torch.cat([part[name] for part in parts]) for name in names}
