@@ -18,7 +18,7 @@ from dear.paper.plan import Experiment, Sets, results_of
 from dear.paper.tables import DEAR, NAMES, ZERO_SHOT, empty_part, stat_of, state_notes, summary_of
 from dear.reports.charts import heat_chart, line_chart, role_chart
 from dear.reports.parts import Figure, Part, Table, Value
-from dear.roles.ablation_report import Ablation
+from dear.roles.ablation import Ablation
 from dear.roles.rolemap import Role, RoleMap
 
 SIDE, GAP = 64, 6
