@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from dear.errors import RoleMapError
+from dear.reports.parts import Table
 from dear.reports.role_page import role_page
 from dear.roles.compare import compare_maps
 from dear.roles.examples import Example, Examples
@@ -31,7 +32,10 @@ def test_everything_is_escaped():
     roles = RoleMap(heads=(head,), provenance=Provenance(source=EVIL, model=EVIL, clustering={EVIL: EVIL}))
     picture = Example(EVIL + '" onerror="x', Image.new("RGB", (90, 40)))
     page = role_page(
-        roles, title=EVIL, examples={(1, 0): Examples((picture,), (picture,))}, tables={EVIL: [{EVIL: EVIL}]}
+        roles,
+        title=EVIL,
+        examples={(1, 0): Examples((picture,), (picture,))},
+        tables=[Table((EVIL,), ((EVIL,),), title=EVIL)],
     )
     assert EVIL not in page
     assert 'onerror="' not in page
