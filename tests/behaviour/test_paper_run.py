@@ -1,6 +1,7 @@
 """A full paper on tiny stand-ins: runs what is there, says what is missing, resumes, and is the same twice."""
 
 import os
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path

@@ -4,6 +4,7 @@ import ast
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,7 @@ class Reader(HTMLParser):
 @pytest.mark.parametrize("page", [run, roles, paper, sheet])
 @pytest.mark.parametrize("text", EVIL)
 def test_no_page_takes_a_name_for_markup(page, text):
-    html, plain = page(text), page("harmless")
+    html, plain = page(text), page("h" * len(text))
     found, usual = Reader(), Reader()
     found.feed(html)
     usual.feed(plain)
@@ -157,7 +158,7 @@ def test_markdown_tables_hold_any_text():
 
 def test_a_sheet_as_a_picture_has_labels_a_query_and_rows_that_wrap():
     def size(sheet):
-        return Image.open(__import__("io").BytesIO(sheet_png(sheet, side=40, gap=4, columns=3))).size
+        return Image.open(BytesIO(sheet_png(sheet, side=40, gap=4, columns=3))).size
 
     small = Picture(Image.new("RGB", (40, 40)))
     assert size(Sheet((SheetRow((small,) * 3),))) == (4 + 3 * 44, 4 + 44)
@@ -186,6 +187,6 @@ def test_roles_and_what_is_below_know_no_reports():
 
 
 def test_the_page_of_a_run_knows_no_method():
-    words = re.compile(r"fusion|decoupled|alpha|attribute(?!_fill)", re.I)
+    words = re.compile(r"(?<!con)fusion|decoupled|alpha|attribute(?!_fill)", re.I)
     assert not words.search((SOURCE / "reports" / "run_page.py").read_text())
     assert not words.search((SOURCE / "reports" / "templates" / "run.html").read_text())

@@ -31,12 +31,8 @@ def test_everything_is_escaped():
     head = HeadRole(layer=1, head=0, role=Role.OTHER, concept=EVIL, phrases=(EVIL,), entropy=0.5, shares={EVIL: 1.0})
     roles = RoleMap(heads=(head,), provenance=Provenance(source=EVIL, model=EVIL, clustering={EVIL: EVIL}))
     picture = Example(EVIL + '" onerror="x', Image.new("RGB", (90, 40)))
-    page = role_page(
-        roles,
-        title=EVIL,
-        examples={(1, 0): Examples((picture,), (picture,))},
-        tables=[Table((EVIL,), ((EVIL,),), title=EVIL)],
-    )
+    tables = [Table((EVIL,), ((EVIL,),), title=EVIL)]
+    page = role_page(roles, title=EVIL, examples={(1, 0): Examples((picture,), (picture,))}, tables=tables)
     assert EVIL not in page
     assert 'onerror="' not in page
     assert page.count("data:image/jpeg;base64,") == 2

@@ -39,8 +39,10 @@ def few_shot_part(experiment: Experiment, results: Sequence[CellResult]) -> Part
         if plain is not None:
             lines[NAMES[ZERO_SHOT]] = [plain.mean] * len(shots)
         name, title = ("figure-4", "Average") if data is None else (f"figure-5-{data}", data)
-        size = {} if data is None else {"width": 308, "height": 230}
-        drawn = line_chart(title, shots, lines, x_title="shots a class", y_title="accuracy, %", **size)
+        width, height = (440, 270) if data is None else (308, 230)
+        drawn = line_chart(
+            title, shots, lines, x_title="shots per class", y_title="accuracy, %", width=width, height=height
+        )
         figures.append(Figure(name, f"Few-shot learning: {title}", svg=drawn))
     table = Table(
         ("data", NAMES[ZERO_SHOT], *(f"{shot} shot{'' if shot == '1' else 's'}" for shot in shots)), tuple(rows)

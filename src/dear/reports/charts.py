@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from dear.reports.colors import LINES, head_fill, heat_fill, ink_on
@@ -83,12 +83,13 @@ def spread_places(places: Sequence[str], width: float) -> list[int]:
     """All places if their names fit side by side, else every 2nd, 5th, 10th, 20th … of them."""
     fit = max(1, int(width // (10 + _LETTER * max(map(len, places), default=1))))
     step = round_step(len(places) / fit)
-    return list(range(step - 1, len(places), step)) or [len(places) - 1]
+    return list(range(min(step, len(places)) - 1, len(places), step)) if places else []
 
 
 def round_step(least: float) -> int:
     """The first of 1, 2, 5, 10, 20, 50 … that is not less than this."""
-    return next(f * 10**power for power in range(19) for f in (1, 2, 5) if f * 10**power >= least)
+    steps: Iterator[int] = (factor * int(10**power) for power in range(19) for factor in (1, 2, 5))
+    return next(step for step in steps if step >= least)
 
 
 def heat_chart(
