@@ -16,8 +16,7 @@ from dear.evaluation.results import CellResult, Scores
 from dear.paper.measures import Gallery, Retrieval
 from dear.paper.page import Findings
 from dear.paper.plan import MINI, Scale, cells_by_protocol, plan_paper
-from dear.roles.ablation import Drop, Task
-from dear.roles.ablation_report import Ablation, Group
+from dear.roles.ablation import Ablation, Drop, Group, Task
 from dear.roles.rolemap import RoleMap
 
 

@@ -1,6 +1,7 @@
 """A full paper on tiny stand-ins: runs what is there, says what is missing, resumes, and is the same twice."""
 
 import os
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -63,13 +64,13 @@ def test_what_is_there_runs_and_what_is_missing_is_told(finished):
     assert any(line.startswith("missing dtd: Get dtd-r1.0.1.tar.gz") for line in said)
     assert "Get dtd-r1.0.1.tar.gz" in page
     assert "This report is not complete" not in page
-    assert "| imagenet (source) | ImageNet |" in files["tables/table-3.md"].decode()
+    assert re.search(r"\| imagenet \(source\) +\| ImageNet +\|", files["tables/table-3.md"].decode())
     assert "Not run: the role map records no entropies" in files["tables/supplement-table-6-left.md"].decode()
     assert "by class" not in files["tables/figure-3.md"].decode()
     assert "same class" in files["tables/figure-3.md"].decode()
     assert "layer 2" in files["tables/mean-ablation.md"].decode()
     assert "figures/figure-3-query-1.png" in files
-    average = next(line for line in files["tables/table-2.md"].decode().splitlines() if "| average |" in line)
+    average = next(line for line in files["tables/table-2.md"].decode().splitlines() if line.startswith("| average "))
     assert "*" in average  # the paper's mean over the same data sets, not its average of eleven
 
 

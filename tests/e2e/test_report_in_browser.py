@@ -18,7 +18,13 @@ from dear.data.splits import few_shot
 from dear.datasets import open_dataset
 from dear.engine.fit import make_job
 from dear.engine.run import describe
+from dear.paper.page import write_paper
+from dear.reports.role_page import role_page
 from dear.reports.run_report import evaluate_halves, run_report
+from dear.reports.sheet import write_sheet
+from dear.retrieval.index import Hit
+from dear.roles.rolemap import RoleMap
+from papers import findings
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = {"desktop": 1280, "phone": 390}
@@ -72,11 +78,37 @@ def browse(page, width, height, *how):
     return subprocess.run([BROWSER, *words], capture_output=True, text=True, check=True, timeout=120).stdout
 
 
+def size(page, width):
+    found = re.search(r"<title>(\d+)x(\d+)</title>", browse(page, width, 900, "--dump-dom"))
+    return int(found[1]), int(found[2])
+
+
+def paper(folder):
+    write_paper(folder, findings())
+    return folder / "report.html"
+
+
+def roles(folder):
+    (folder / "roles.html").write_text(role_page(RoleMap.load("vit-b-16"), title="Roles"))
+    return folder / "roles.html"
+
+
+def sheet(folder):
+    photo = folder / f"{'a-long-name-without-a-space' * 4}.png"
+    Image.new("RGB", (40, 20)).save(photo)
+    write_sheet(folder / "sheet.html", "Nearest", photo, [Hit(photo, 0.5)] * 7)
+    return folder / "sheet.html"
+
+
+@pytest.mark.parametrize("make", [paper, roles, sheet])
+def test_other_pages_fit_a_phone(make, tmp_path):
+    assert size(make(tmp_path), WIDTHS["phone"])[0] <= WIDTHS["phone"]
+
+
 @pytest.mark.parametrize("screen", WIDTHS)
 def test_the_page_looks_as_it_should(page, snapshot, screen):
     width = WIDTHS[screen]
-    found = re.search(r"<title>(\d+)x(\d+)</title>", browse(page, width, 900, "--dump-dom"))
-    across, down = int(found[1]), int(found[2])
+    across, down = size(page, width)
     assert across <= width, "the page has to be scrolled sideways"
     shot = page.with_name(f"{screen}.png")
     browse(page, width, down, f"--screenshot={shot}")

@@ -21,8 +21,7 @@ from dear.data.images import ImageList, image_batches
 from dear.files import sha256, write_atomic
 from dear.model import Model
 from dear.retrieval.index import encode, feature_kinds, model_hash, nearest
-from dear.roles.ablation import Drop, Task, collect_terms
-from dear.roles.ablation_report import Ablation, Group, measure
+from dear.roles.ablation import Ablation, Drop, Group, Task, collect_terms, measure
 from dear.roles.rolemap import RoleMap
 from dear.roles.sources import WORLD, tasks_from
 

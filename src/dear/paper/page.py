@@ -22,7 +22,7 @@ from dear.paper.figures import (
 from dear.paper.measures import Gallery, Retrieval
 from dear.paper.plan import Experiment, Sets, results_of
 from dear.reports.parts import Part, Table, part_json, part_markdown, report_page
-from dear.roles.ablation_report import Ablation
+from dear.roles.ablation import Ablation
 from dear.roles.rolemap import RoleMap
 
 FORMAT, FORMAT_VERSION = "dear-paper", 2

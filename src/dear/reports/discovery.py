@@ -9,6 +9,7 @@ from typing import Any
 
 from dear.backbone.clip import FrozenClip
 from dear.files import write_atomic
+from dear.reports.parts import Table
 from dear.reports.role_page import role_page
 from dear.roles.concepts import preferred_count
 from dear.roles.corpus import TextPool
@@ -35,11 +36,7 @@ def write_discovery(
 ) -> str:
     """Write all files of a discovery and return a summary for the terminal."""
     record = _record(collected, pool, discovery, settings, variations)
-    tables = {
-        "Stability": _stability_rows(variations),
-        "Clusters of phrases": _cluster_rows(discovery),
-        "Number of attributes": _validity_rows(discovery),
-    }
+    tables = [_stability(variations), _clusters(discovery), _validity(discovery)]
     title = f"What the heads of {Path(clip.name).name} do"
     page = role_page(discovery.roles, title=title, examples=examples, tables=tables)
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -93,25 +90,21 @@ def _head_record(pool: TextPool, discovery: Discovery, index: int) -> dict[str, 
     }
 
 
-def _stability_rows(variations: Sequence[Variation]) -> list[dict[str, str]]:
-    return [
-        {"changed": v.what, "heads that keep role and concept": f"{100 * v.same_role:.0f} %", "kappa": f"{v.kappa:.2f}"}
-        for v in variations
-    ]
+def _stability(variations: Sequence[Variation]) -> Table:
+    rows = [(v.what, f"{100 * v.same_role:.0f} %", f"{v.kappa:.2f}") for v in variations]
+    return Table(("changed", "heads that keep role and concept", "kappa"), tuple(rows), title="Stability")
 
 
-def _cluster_rows(discovery: Discovery) -> list[dict[str, str]]:
+def _clusters(discovery: Discovery) -> Table:
     clusters = discovery.concepts.record["clusters"]
-    return [
-        {"named": c["name"], "phrases": str(c["phrases"]), "most central": "; ".join(c["examples"])} for c in clusters
-    ]
+    rows = [(c["name"], "; ".join(c["examples"]), str(c["phrases"])) for c in clusters]
+    return Table(("named", "most central", "phrases"), tuple(rows), title="Clusters of phrases", words=2)
 
 
-def _validity_rows(discovery: Discovery) -> list[dict[str, str]]:
-    return [
-        {"attributes": str(count), "DBCV": "not defined" if score is None else f"{score:.3f}"}
-        for count, score in discovery.validity.items()
-    ]
+def _validity(discovery: Discovery) -> Table:
+    found = discovery.validity.items()
+    rows = [(str(count), "not defined" if score is None else f"{score:.3f}") for count, score in found]
+    return Table(("attributes", "DBCV"), tuple(rows), title="Number of attributes")
 
 
 def _remarks(collected: Collected, discovery: Discovery, variations: Sequence[Variation]) -> list[str]:
