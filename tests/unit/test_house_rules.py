@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 HEAVY = {"open_clip", "sentence_transformers", "torch", "torchvision", "transformers", "hdbscan", "umap", "sklearn"}
 ONLY_IN = {
-    "open_clip": {"src/dear/backbone/load.py", "src/dear/world/clip.py"},
+    "open_clip": {"src/dear/backbone/load.py", "src/dear/backbone/safety.py", "src/dear/world/clip.py"},
     "sentence_transformers": {"src/dear/roles/concepts.py"},
     "hdbscan": {"src/dear/roles/concepts.py"},
     "umap": {"src/dear/roles/concepts.py"},

@@ -137,11 +137,10 @@ def _curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[fl
     lines = {name: [row[name] for row in metrics if name in row] for name in order}
     terms = {name: line for name, line in lines.items() if not name.startswith(WEIGHT)}
     largest = max((max(map(abs, line)) for line in terms.values()), default=0.0)
+    small = {name for name, line in terms.items() if max(map(abs, line)) < SMALL * largest}
     charts = {
-        "loss": {name: line for name, line in terms.items() if max(map(abs, line)) >= SMALL * largest},
-        "small terms of the loss": {
-            name: line for name, line in terms.items() if max(map(abs, line)) < SMALL * largest
-        },
+        "loss": {name: line for name, line in terms.items() if name not in small},
+        "small terms of the loss": {name: line for name, line in terms.items() if name in small},
         "weights": {name.removeprefix(WEIGHT): line for name, line in lines.items() if name.startswith(WEIGHT)},
     }
     return {title: drawn for title, drawn in charts.items() if drawn}
