@@ -45,6 +45,7 @@ def test_bad_input_is_one_sentence(dear_, tmp_path, words, message):
     assert stderr.count("\n") == 1
 
 
+@pytest.mark.slow  # the same of a grid: test_bench_cli.test_control_c_ends_all_jobs
 def test_control_c_leaves_what_can_be_resumed_and_no_traceback(tiny_folders, tiny_clips, tmp_path):
     needs_posix()
     varied_roles(tiny_clips["shallow"]).save(tmp_path / "roles.json")

@@ -34,6 +34,9 @@ class CoarsePicture(PNGImageSnapshotExtension):
         return drawn.shape == kept.shape and np.abs(drawn - kept).mean() < TOLERANCE
 
 
+pytestmark = pytest.mark.xdist_group("browser")  # one page for all
+
+
 @pytest.fixture(scope="module")
 def page(tiny_clips, tmp_path_factory):
     """A report with every section, of a model that has learned nothing, so that its numbers do not matter."""
