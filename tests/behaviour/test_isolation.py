@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
+from dear.backbone.blocks import run_block
 
 import dear
-from dear.backbone.blocks import run_block
 from dear.methods.dear.masks import layer_mask, token_kinds
 from dear.roles.rolemap import CORE_ATTRIBUTES, HeadRole
 from helpers import move_parameters

@@ -16,6 +16,8 @@ from dear.paper.run import GRIDS, Order, describe_plan, run_paper, survey
 from helpers import varied_roles
 from papers import tiny_eurosat, tiny_imagenet
 
+pytestmark = pytest.mark.xdist_group("paper_run")  # one finished paper for all
+
 
 @pytest.fixture(scope="module")
 def order(tmp_path_factory, tiny_folders, tiny_clips) -> Order:

@@ -4,13 +4,13 @@ After a change on purpose: look at the page, then `pytest tests/e2e/test_report_
 """
 
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
 import pytest
+from dear.reports.run_report import evaluate_halves, run_report
 from PIL import Image
 from syrupy.extensions.image import PNGImageSnapshotExtension
 
@@ -20,19 +20,16 @@ from dear.engine.fit import make_job
 from dear.engine.run import describe
 from dear.paper.page import write_paper
 from dear.reports.role_page import role_page
-from dear.reports.run_report import evaluate_halves, run_report
 from dear.reports.sheet import write_sheet
 from dear.retrieval.index import Hit
 from dear.roles.rolemap import RoleMap
+from needs import needs
 from papers import findings
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = {"desktop": 1280, "phone": 390}
 FIRST_SCREENS = 1000  # further down, a line more or less in another font would move everything
 COARSE = 16  # pixels across: layout and colours, but not fonts
 TOLERANCE = 12  # of 255, on average: fonts differ from machine to machine
-
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium")
 
 
 class CoarsePicture(PNGImageSnapshotExtension):
@@ -41,6 +38,9 @@ class CoarsePicture(PNGImageSnapshotExtension):
     def matches(self, *, serialized_data, snapshot_data):
         drawn, kept = (np.asarray(Image.open(BytesIO(one)), dtype=float) for one in (serialized_data, snapshot_data))
         return drawn.shape == kept.shape and np.abs(drawn - kept).mean() < TOLERANCE
+
+
+pytestmark = pytest.mark.xdist_group("browser")  # one page for all
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,8 @@ def browse(page, width, height, *how):
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1"]
     words += [f"--user-data-dir={page.parent / 'profile'}", "--virtual-time-budget=5000"]
     words += [f"--window-size={max(width, 500)},{height}", *how, frame.as_uri()]
-    return subprocess.run([BROWSER, *words], capture_output=True, text=True, check=True, timeout=120).stdout
+    browser = needs("chromium", "chromium-browser", "google-chrome")
+    return subprocess.run([browser, *words], capture_output=True, text=True, check=True, timeout=120).stdout
 
 
 def size(page, width):

@@ -13,6 +13,8 @@ from dear.roles.corpus import photograph_phrases
 from dear.roles.rolemap import RoleMap
 from helpers import TINY_CONFIGS
 
+pytestmark = pytest.mark.xdist_group("roles")  # one folder of images and maps for all
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):

@@ -45,6 +45,15 @@ def test_every_public_name_exists():
         _ = dear.no_such_name
 
 
+def test_the_version_is_written_once():
+    """In `dear/__init__.py`, from where the package takes it; how to cite has to agree."""
+    import dear
+
+    told = re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert told == [dear.__version__]
+    assert not re.search(r"^version\s*=", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+
+
 @pytest.mark.parametrize("module", ONLY_IN)
 def test_heavy_libraries_are_imported_in_one_place(module):
     places = {str(path.relative_to(ROOT)) for path in SOURCES if module in imported_modules(path)}

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from dear.reports.run_report import run_report
 
 from dear.data.splits import few_shot
 from dear.datasets import open_dataset
@@ -13,7 +14,6 @@ from dear.reports.charts import line_chart, round_step, spread_places, tick_labe
 from dear.reports.colors import ATTRIBUTES, ROLES, UNKNOWN, contrast, heat_fill, ink_on
 from dear.reports.run_data import confusion, evaluate_halves, run_page, score_rows
 from dear.reports.run_page import RunPage, curves_chart, run_html
-from dear.reports.run_report import run_report
 
 
 @pytest.fixture
