@@ -14,7 +14,7 @@ FLOORS = (
     ("errors", "config", "files", "documents", "markdown"),
     ("data", "backbone"),
     ("roles", "methods", "world", "datasets"),
-    ("model", "artefact", "card", "predict"),
+    ("model", "artefact", "baked", "kept", "loading", "card", "predict"),
     ("engine", "retrieval"),
     ("evaluation",),
     ("reports", "paper", "exports", "app"),

@@ -24,6 +24,7 @@ from dear.retrieval.index import encode, feature_kinds, model_hash, nearest
 from dear.roles.ablation import Ablation, Drop, Group, Task, collect_terms, measure
 from dear.roles.rolemap import RoleMap
 from dear.roles.sources import WORLD, tasks_from
+from dear.world.render import RENDERER_VERSION
 
 NEIGHBOURS = 10
 QUERIES = 4
@@ -43,8 +44,6 @@ class Gallery:
 
 def world_gallery(count: int) -> Gallery:
     """Held-out scenes of the world with their five attributes."""
-    from dear.world.render import RENDERER_VERSION
-
     images, tasks = tasks_from(WORLD, "{}", count)
     kept = ImageList(images.names, lambda index: images.open(index).convert("RGB"))
     return Gallery(kept, tuple(tasks), f"renderer {RENDERER_VERSION}, {count} held-out scenes")
