@@ -22,9 +22,9 @@ class DearConfig(Settings):
     """First vision layer that sees new tokens (J); default: the last four layers."""
     text_first_layer: int | None = Field(default=None, ge=1)
     """First text layer that sees new tokens; default: the last four layers."""
-    tokens_per_attribute: int = Field(default=1, ge=1)
+    tokens_per_attribute: int = Field(default=1, ge=1, le=64)
     """Vision tokens for each core attribute; an attribute's feature is the mean over its tokens."""
-    text_tokens: int = Field(default=5, ge=0)
+    text_tokens: int = Field(default=5, ge=0, le=256)
     """Learnable tokens inserted between the start token and the words."""
     beta: float = Field(default=0.9, ge=0, le=1)
     """Knowledge anchoring: weight of the raw token when a token is carried to the next layer."""
@@ -35,7 +35,7 @@ class DearConfig(Settings):
     """Standard deviation of the tokens' random start."""
     projection: Literal["copy", "random", "low_rank"] = "copy"
     """Start of W_attr: a copy of CLIP's projection, random, or CLIP's frozen one plus a low-rank update."""
-    projection_rank: int = Field(default=16, ge=1)
+    projection_rank: int = Field(default=16, ge=1, le=4096)
     """Rank of the update, for projection='low_rank'."""
     alpha_cls: float = Field(default=0.7, ge=0.001, le=0.999)
     """Fusion weight of the [CLS] feature at the start; the attributes share the rest equally."""
