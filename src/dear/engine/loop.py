@@ -36,6 +36,7 @@ def train(
     shots: int = 0,
     seed: int = 0,
     checkpoint: Path | None = None,
+    owner: str = "",
     resume: bool = False,
     checkpoint_every: int = 50,
     on_step: Callable[[Metrics], None] | None = None,
@@ -54,7 +55,9 @@ def train(
     precision = resolve_precision(settings.precision, model.clip.device)
     scaler = torch.amp.GradScaler(model.clip.device.type, 2.0**12, enabled=precision == "fp16")  # of a sum of losses
     resuming = checkpoint is not None and resume
-    progress, sums = read_checkpoint(checkpoint, method, optimiser) if checkpoint and resuming else (Progress(), {})
+    progress, sums = (
+        read_checkpoint(checkpoint, method, optimiser, owner=owner) if checkpoint and resuming else (Progress(), {})
+    )
     if progress.scaler:
         scaler.load_state_dict(dict(progress.scaler))
     weights = epoch_weights(recipe, -(-last // feed.steps_per_epoch))
@@ -92,7 +95,7 @@ def train(
             facts = {"step": step, "steps": last, "epoch": epoch + 1, "lr": lr, "skipped": progress.skipped}
             on_step({**facts, **met.terms, "images_per_second": speed, "problems": met.problems})
         if checkpoint and (step % checkpoint_every == 0 or step % feed.steps_per_epoch == 0 or step == last):
-            write_checkpoint(checkpoint, method, optimiser, progress, average.sums if average else None)
+            write_checkpoint(checkpoint, method, optimiser, progress, average.sums if average else None, owner=owner)
     if average is not None:
         restore(method, average.sums)
     return progress
