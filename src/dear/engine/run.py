@@ -291,7 +291,7 @@ def read_metrics(folder: Path, weights: Sequence[str] = ()) -> list[dict[str, An
     if not path.is_file():
         return []
     rows: list[dict[str, Any]] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in documents.read_text(path, error=DataError).splitlines():
         try:
             row = json.loads(line)
         except ValueError:

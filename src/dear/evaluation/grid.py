@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from dear import documents
 from dear.artefact import TENSORS
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
@@ -336,7 +337,7 @@ def _test(model: Model, cell: Cell, test: tuple[str, Any], setting: Setting) -> 
 def _done(path: Path, mark: str) -> CellResult | None:
     """What was found before, if it was found with the same settings."""
     try:
-        found = CellResult.from_json(path.read_text(encoding="utf-8"), where=str(path))
+        found = CellResult.from_json(documents.read_text(path, error=DataError), where=str(path))
     except (OSError, UnicodeDecodeError, DearError):
         return None
     return found if found.fingerprint == mark else None

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from dear import documents
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.catalog import declarations
@@ -309,7 +310,7 @@ def _on_file(order: Order, cell: Cell) -> CellResult | None:
     """A cell's result if its file seems to be of the same setting; without loading the backbone one cannot be sure."""
     path = order.setting(cell.protocol).out / CELLS / f"{cell.slug}.json"
     try:
-        found = CellResult.from_json(path.read_text(encoding="utf-8"), where=str(path))
+        found = CellResult.from_json(documents.read_text(path, error=DataError), where=str(path))
     except (OSError, UnicodeDecodeError, DearError):
         return None
     same = found.cached_views == order.cached_views and found.epochs in (None, order.epochs)

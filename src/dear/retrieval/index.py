@@ -14,19 +14,21 @@ from typing import Any
 
 import torch
 from PIL import Image
-from safetensors import safe_open
+from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save
 from torch import Tensor
 
+from dear import documents
 from dear.data.images import SUFFIXES, ImageList, folder_images, image_batches, open_image
 from dear.errors import ConfigError, DataError, OverwriteError, did_you_mean
-from dear.files import sha256, write_atomic
+from dear.files import MEGABYTE, read_regular, sha256, write_atomic
 from dear.folders import held
 from dear.loading import load
 from dear.methods.base import Output
 from dear.model import Model
 
-FORMAT, FORMAT_VERSION = "dear-index", 1
+FORMAT, FORMAT_VERSION = "dear-index", 2
+LARGEST = 65536 * MEGABYTE
 INDEX, FEATURES = "index.json", "features-{}.safetensors"
 CLS = "cls"
 BLOCK = 65536  # images compared at once
@@ -185,11 +187,15 @@ def _refuse_another(out: Path, root: Path) -> None:
 def read_index(out: Path) -> Index:
     """Read an index from its folder."""
     try:
-        content = json.loads((out / INDEX).read_text(encoding="utf-8"))
-        if content["format"] != FORMAT or content["format_version"] > FORMAT_VERSION:
+        content, version = documents.read(
+            out / INDEX, what="an index", form=FORMAT, newest=FORMAT_VERSION, error=DataError
+        )
+        if version > 1 and content.get(documents.SEAL) != documents.seal(content):
             raise ValueError
-        with safe_open(out / content["features"], framework="pt") as file:
-            features = file.get_tensor("features").float()
+        data = read_regular(out / Path(content["features"]).name, most=LARGEST)
+        if content["features"] != FEATURES.format(sha256(data)[:16]):
+            raise ValueError
+        features = tensors_from_bytes(data)["features"].float()
         images = tuple(IndexedImage(*row) for row in content["images"])
         if len(images) != len(features):
             raise ValueError
@@ -300,7 +306,7 @@ def _write(index: Index, out: Path) -> None:
         "features": features,
         "images": [[image.path, image.bytes, image.mtime_ns] for image in index.images],
     }
-    text = (json.dumps(content, ensure_ascii=False) + "\n").encode()
+    text = documents.to_json(documents.sealed(content))
     try:
         write_atomic(out / features, data)
         write_atomic(out / INDEX, text)
