@@ -106,10 +106,10 @@ def _read(folder: Path, key: str) -> Collected | None:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         state, arrays = json.loads(header["__metadata__"]["state"]), arrays_from_bytes(data)
     except Exception as error:
-        raise CorruptArtefactError(f"{path} is damaged: add --overwrite to start again.") from error
+        raise CorruptArtefactError(f"{path} is damaged: start over with --overwrite.") from error
     if state["key"] != key:
         raise RolesError(
-            f"{path} belongs to other images, another backbone or other layers: add --overwrite to start again."
+            f"{path} belongs to other images, another backbone or other layers: start over with --overwrite."
         )
     count = len(arrays) // 3
     blocks = (
