@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, get_args, get_origin
 
 import yaml
+from typer.models import OptionInfo
 
 from dear.errors import ConfigError, did_you_mean
 from dear.files import read_regular, write_atomic
@@ -16,6 +21,8 @@ from dear.files import read_regular, write_atomic
 FILE = "config.yaml"
 ALWAYS = ("data", "clip", "method", "methods")
 """Written even if they are the defaults: they say what a run is."""
+NEVER = ("config", "resume", "overwrite", "plan")
+"""They say what to do now, and belong to no config file."""
 SCALARS = (str, int, float, bool)
 
 
@@ -36,21 +43,59 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_config(path: Path, options: Mapping[str, Any], command: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Option:
+    """An option of a command, as a config file may hold it."""
+
+    name: str
+    """Of the command's parameter."""
+    kind: type
+    default: Any
+    metavar: str
+    least: float | None
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it takes a comma-separated list."""
+        return "," in self.metavar and self.kind is str
+
+    @property
+    def choices(self) -> list[str]:
+        """The words it can take; [] for any."""
+        return self.metavar.split("|") if "|" in self.metavar else []
+
+
+def options_of(parameters: Iterable[inspect.Parameter]) -> dict[str, Option]:
+    """The options of a command by their names in a file: as they are typed, with _ for -."""
+    found = {}
+    for one in parameters:
+        if one.name in NEVER or get_origin(one.annotation) is not Annotated:
+            continue
+        kind, info = get_args(one.annotation)[:2]
+        kinds = [part for part in get_args(kind) if part is not NoneType] if get_origin(kind) is UnionType else [kind]
+        names = [info.default, *(info.param_decls or ())] if isinstance(info, OptionInfo) else []
+        longest = max((name for name in names if isinstance(name, str)), key=len, default=one.name)
+        default = None if one.default is inspect.Parameter.empty else one.default
+        option = Option(one.name, get_origin(kinds[0]) or kinds[0], default, info.metavar or "", info.min)
+        found[longest.lstrip("-").replace("-", "_")] = option
+    return found
+
+
+def read_config(path: Path, options: Mapping[str, Option], command: str) -> dict[str, Any]:
     """The values of a file by the names of the command's parameters, as if they had been typed.
 
-    `options` are the command's parameters by their names in a file. Every problem is named in one error.
+    Every problem is named in one error.
     """
     content = _load(path)
     problems, values = [], {}
     for key, value in content.items():
         if key not in options:
-            problems.append(f"{command} has no option {key!r}.{did_you_mean(str(key), options, most=1)}")
+            problems.append(f"{command} has no option {key!r} for a file.{did_you_mean(str(key), options, most=1)}")
             continue
         if value is None:
             continue
         try:
-            values[str(options[key].name)] = _typed(value, options[key])
+            values[options[key].name] = _typed(value, options[key])
         except ValueError as error:
             problems.append(f"{key} is {_shown(value)}: {error}")
     if problems:
@@ -76,48 +121,37 @@ def _load(path: Path) -> dict[Any, Any]:
     return content
 
 
-def _typed(value: Any, option: Any) -> Any:
+def _typed(value: Any, option: Option) -> Any:
     """A value as it would be typed; what an option cannot take is a `ValueError` that says what it takes."""
-    kind = option.type.name
-    if option.param_type_name != "argument" and option.is_flag:
+    if option.kind is bool:
         if not isinstance(value, bool):
             raise ValueError("give true or false.")
         return value
-    if _is_pairs(option):
+    if option.kind is list:
         return _pairs(value)
-    if kind.startswith(("integer", "float")):
-        return _number(value, option.type, whole=kind.startswith("integer"))
-    if isinstance(value, list) and _is_list(option):
+    if option.kind in (int, float):
+        return _number(value, option)
+    if option.is_list and isinstance(value, list):
         if not value or not all(isinstance(one, SCALARS) for one in value):
             raise ValueError("give a list of plain values.")
         return ",".join(_word(one) for one in value)
-    if isinstance(value, int) and not isinstance(value, bool) and _is_list(option):
+    if option.is_list and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str) or not value.strip():
-        raise ValueError("give a text or a list." if _is_list(option) else "give a text.")
-    choices = (option.metavar or "").split("|")
-    if len(choices) > 1 and value not in choices:
-        raise ValueError(f"choose {', '.join(choices[:-1])} or {choices[-1]}.{did_you_mean(value, choices)}")
+        raise ValueError("give a text or a list." if option.is_list else "give a text.")
+    if (known := option.choices) and value not in known:
+        raise ValueError(f"choose {', '.join(known[:-1])} or {known[-1]}.{did_you_mean(value, known, most=1)}")
     return value
 
 
-def _number(value: Any, kind: Any, *, whole: bool) -> Any:
-    least = getattr(kind, "min", None)
+def _number(value: Any, option: Option) -> Any:
+    whole, least = option.kind is int, option.least
     what = f"give a {'whole ' if whole else ''}number" + (f" from {least:g} on." if least is not None else ".")
-    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not isfinite(value):
         raise ValueError(what)
-    if (least is not None and value < least) or value != value or value in (float("inf"), float("-inf")):
+    if least is not None and value < least:
         raise ValueError(what)
     return value
-
-
-def _is_pairs(option: Any) -> bool:
-    return "--set" in option.opts
-
-
-def _is_list(option: Any) -> bool:
-    """Whether an option takes a comma-separated list, as its metavar says."""
-    return "," in (option.metavar or "")
 
 
 def _pairs(value: Any) -> list[str]:
@@ -142,14 +176,14 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def write_config(folder: Path, options: Mapping[str, Any], params: Mapping[str, Any], **resolved: Any) -> None:
+def write_config(folder: Path, options: Mapping[str, Option], params: Mapping[str, Any], **resolved: Any) -> None:
     """Write the options a command was given as a file that, given back with --config, repeats it.
 
     Defaults are left out, except for what a run is about; `resolved` has values that the command decided itself.
     """
     content = {}
     for key, option in options.items():
-        value = resolved.get(key, params.get(str(option.name)))
+        value = resolved.get(key, params.get(option.name))
         if value in (None, [], ()) or (key not in ALWAYS and value == option.default):
             continue
         content[key] = _plain(value, option)
@@ -157,14 +191,14 @@ def write_config(folder: Path, options: Mapping[str, Any], params: Mapping[str, 
     write_atomic(folder / FILE, text.encode())
 
 
-def _plain(value: Any, option: Any) -> Any:
+def _plain(value: Any, option: Option) -> Any:
     """A value as a person would write it in the file."""
-    if _is_pairs(option):
+    if option.kind is list:
         named = (pair.partition("=") for pair in value)
         return {name.strip(): _values(text) for name, _, text in named}
     if isinstance(value, Path):
         return str(value)
-    if _is_list(option) and isinstance(value, str) and "," in value:
+    if option.is_list and "," in value:
         parts = [part.strip() for part in value.split(",") if part.strip()]
         return [int(part) if part.isdecimal() and str(int(part)) == part else part for part in parts]
     return value

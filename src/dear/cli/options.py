@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from dear.cli.config_files import read_config, write_config
+from dear.cli.config_files import Option, options_of, read_config, write_config
 from dear.errors import ConfigError
 
 if TYPE_CHECKING:
     from dear.engine.settings import TrainSettings
-
-NEVER_IN_A_FILE = ("config", "resume", "overwrite", "plan")
-"""Options that say what to do now, and belong to no config file."""
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of a saved adapter.")]
 DataRoot = Annotated[
@@ -88,12 +85,14 @@ class Training(NamedTuple):
     workers: int
     device: str
     threads: int | None
-    context: typer.Context | None = None
+    given: Mapping[str, Any] = {}
+    """What the command was given, by the names of its parameters."""
+    options: Mapping[str, Option] = {}
+    """The command's options, by their names in a config file."""
 
     def write_config(self, out: Path, **resolved: Any) -> None:
         """Write the command's options as OUT/config.yaml, with what the command decided itself."""
-        if self.context is not None:
-            write_config(out, file_options(self.context.command), self.context.params, **resolved)
+        write_config(out, self.options, self.given, **resolved)
 
     def cache_in(self, out: Path) -> Path | None:
         """The cache folder: the one named, by default one in the output folder, or None."""
@@ -156,61 +155,36 @@ def training(
     return Training(recipe, settings, cached_views, cache, no_cache, workers, local_device(device), threads)
 
 
-def _read_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Take a file's values as the command's defaults: what is typed overrides them."""
-    if path is not None and not context.resilient_parsing:
-        context.default_map = read_config(path, file_options(context.command), context.command_path)
-    return path
-
-
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        is_eager=True,
-        callback=_read_config,
-        help="YAML file with options of this command, such as OUT/config.yaml; what is typed here overrides it.",
-    ),
-]
-
-
-def file_options(command: Any) -> dict[str, Any]:
-    """The options of a command that a config file may hold, by their names there."""
-    return {key_of(one): one for one in command.params if one.name not in (*NEVER_IN_A_FILE, "help")}
-
-
-def key_of(parameter: Any) -> str:
-    """The name of an option in a config file: as it is typed, with _ for -."""
-    if parameter.param_type_name == "argument":
-        return str(parameter.name)
-    longest = max(parameter.opts, key=len)
-    return str(longest).lstrip("-").replace("-", "_")
-
-
 def with_training(function: Callable[..., None], **defaults: Any) -> Callable[..., None]:
     """A command with the options of a training, which it gets as `training`, and with --config.
 
     `defaults` replaces defaults of the function's own parameters; a parameter set to `...` is left out.
     """
-    own, options = (inspect.signature(one, eval_str=True).parameters for one in (function, training))
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    config = inspect.Parameter("config", keyword, default=None, annotation=Config)
-    context = inspect.Parameter("context", keyword, annotation=typer.Context)
-
-    def command(**given: Any) -> None:
-        del given["config"]  # its callback has read it
-        at = given.pop("context")
-        told = {name: given.pop(name) for name in options}
-        function(**given, training=training(**told)._replace(context=at))
-
+    own, asked = (inspect.signature(one, eval_str=True).parameters for one in (function, training))
     kept: list[inspect.Parameter] = []
     for name, one in own.items():
         if name == "training":
-            kept += options.values()
+            kept += asked.values()
         elif defaults.get(name) is not ...:
             kept.append(one.replace(default=defaults[name]) if name in defaults else one)
-    merged = [one.replace(kind=keyword) for one in (context, *kept, config)]
+    options = options_of(kept)
+
+    def command(**given: Any) -> None:
+        del given["config"]  # its callback has read it
+        told = {name: given[name] for name in asked}
+        others = {name: value for name, value in given.items() if name not in asked}
+        function(**others, training=training(**told)._replace(given=given, options=options))
+
+    def take_config(context: typer.Context, config: Path | None) -> Path | None:
+        if config is not None and not context.resilient_parsing:
+            context.default_map = read_config(config, options, f"'{context.command_path}'")
+        return config
+
+    about = "YAML file with options of this command, such as OUT/config.yaml; what is typed here overrides it."
+    option: Any = typer.Option("--config", metavar="FILE", is_eager=True, callback=take_config, help=about)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    config = inspect.Parameter("config", keyword, default=None, annotation=Annotated[Path | None, option])
+    merged = [one.replace(kind=keyword) for one in (*kept, config)]
     command.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
     command.__doc__, command.__name__ = function.__doc__, getattr(function, "__name__", "command")
     return command
