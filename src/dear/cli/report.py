@@ -29,7 +29,7 @@ def report(
     device: ask.Device = None,
     threads: ask.Threads = None,
 ) -> None:
-    """Test a run and write a page about it: scores, curves, confusion, examples, roles, nearest images."""
+    """Test a run and write a page about it: scores, curves, mistakes, examples, roles, nearest images."""
     from dear.engine.run import read_run
     from dear.reports.runs import write_report
 
