@@ -75,7 +75,7 @@ def read_declared(one: Declaration, root: Path) -> Read:
     """Read a declared data set's lists, without opening any image."""
     folder = root / one.folder
     if not folder.is_dir():
-        raise DataError(f"{one.title} is not in {root}: {one.get} It belongs into {folder}.")
+        raise DataError(f"{one.title} is not in {root}: {one.get} Put it in {folder}.")
     readers: dict[str, Callable[[], Read]] = {
         "split file": lambda: read_split_file(folder / (one.split_file or ""), one.rename),
         "imagenet": lambda: read_imagenet(folder),

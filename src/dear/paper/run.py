@@ -70,8 +70,14 @@ class Order:
     cached_views: int = 4
     images: int = 1000
     """Images for the searches and the ablations."""
+    cache: Path | None = None
+    """Folder for the frozen layers' outputs; by default OUT/cache."""
+    cached: bool = True
+    """Whether they are kept at all."""
     jobs: int = 2
     workers: int = 2
+    threads: int | None = None
+    """Threads of each cell; by default the cores shared by the jobs."""
     device: str = "cpu"
 
     @property
@@ -95,9 +101,9 @@ class Order:
             recipe=self.recipe,
             train=self.train,
             cached_views=self.cached_views,
-            cache=self.out / "cache",
+            cache=(self.cache or self.out / "cache") if self.cached else None,
             workers=self.workers,
-            threads=max(1, torch.get_num_threads() // self.jobs),
+            threads=self.threads or max(1, torch.get_num_threads() // self.jobs),
         )
 
     def sentence(self) -> str:
