@@ -1,30 +1,50 @@
-# Everything runs in the project's own environment, made from pyproject.toml.
+# Everything runs in the project's own environment, made from pyproject.toml with the versions of constraints.txt.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+WORLD := world-blooms,world-things,world-places,world-emblems,world-scenes,world-broad,world-textures
 
-.PHONY: test install lint types unit clean quickstart
-test: lint types unit ## what CI runs: style, types and every test
+.PHONY: help install browser test lint types unit slow docs tables quickstart clean
+test: lint types unit docs ## what CI runs: style, types, every test that is not slow, the documentation
 
-install: $(VENV)/.installed
-$(VENV)/.installed: pyproject.toml
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+install: $(VENV)/.installed ## make the environment in .venv, with the tested versions
+$(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-lint: install
+browser: ## install chromium if it is missing, for the tests that look at pages
+	@if command -v chromium || command -v chromium-browser || command -v google-chrome; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then apt-get update && apt-get install --yes chromium; \
+	else echo "Install chromium (on Debian: sudo apt-get install chromium): some tests look at pages in it."; fi
+
+lint: install ## style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: install
+types: install ## types
 	$(BIN)/mypy
 
-unit: install
-	$(BIN)/python -m pytest
+unit: install ## every test that is not slow
+	$(PYTEST) -m "not slow"
 
-clean:
-	rm -rf $(VENV)
+slow: install ## the slow tests: full size, the real sentence model, the world's scores, a clean install
+	$(PYTEST) -m slow
+
+docs: install ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+tables: install ## the small form of the tables, on the embedded world; resumes where it was stopped
+	$(BIN)/dear bench base-to-novel --clip world --data $(WORLD) --seeds 1,2,3 --cached-views 10 --jobs 2 --threads 1 \
+	  --resume --out runs/tables/world
 
 quickstart: install ## adapt the embedded CLIP to a small data set and write a report
 	$(BIN)/dear quickstart
+
+clean: ## remove the environment and what was built
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -14,7 +14,7 @@ from statistics import mean
 
 from dear.evaluation.cells import Cell, make_cells
 from dear.evaluation.grid import Setting, run_grid
-from dear.evaluation.results import CellResult, harmonic_mean
+from dear.evaluation.results import CellResult
 
 DATA = ("textures", "blooms", "things", "places", "emblems", "scenes", "broad")
 FACTORS = {
@@ -38,10 +38,10 @@ def cells_of(seeds: list[int], factors: list[str]) -> list[Cell]:
 
 def row(name: str, results: list[CellResult]) -> str:
     """Mean over sets and seeds; HM is the mean of the cells' own."""
-    base, novel = (mean(r.score(part).fusion for r in results) for part in ("base", "novel"))
-    hm = mean(r.harmonic_mean("fusion") for r in results)
-    by_cls = mean(harmonic_mean(r.score("base").decoupled, r.score("novel").decoupled) for r in results)
-    alpha = f"{mean(r.alpha[0] for r in results):.3f}" if results[0].alpha else ""
+    base, novel = (mean(r.reading(r.score(half)) for r in results) for half in ("base", "novel"))
+    hm = mean(r.harmonic_mean() for r in results)
+    by_cls = mean(r.harmonic_mean("decoupled" if "decoupled" in r.readout_names else None) for r in results)
+    alpha = f"{mean(r.weights['cls'] for r in results):.3f}" if results[0].weights else ""
     return f"| {name} | {base:.2f} | {novel:.2f} | **{hm:.2f}** | {by_cls:.2f} | {alpha} |"
 
 

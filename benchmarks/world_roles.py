@@ -18,8 +18,8 @@ import torch
 
 from dear.backbone.load import load_clip
 from dear.data.images import image_batches
-from dear.roles.ablation import collect_terms
-from dear.roles.ablation_report import as_markdown, measure
+from dear.reports.ablation import ablation_markdown
+from dear.roles.ablation import collect_terms, measure
 from dear.roles.capture import contributions
 from dear.roles.concepts import load_encoder
 from dear.roles.discover import RULES, DiscoverySettings, discover, first_examined_layer
@@ -62,7 +62,7 @@ def main() -> None:
             variations = stability(clip, collected, found, settings)
             print("\n".join(f"- {v.what}: {100 * v.same_role:.0f} % keep their role" for v in variations) + "\n")
             ablation = measure(clip, found.roles, terms, tasks, draws=given.draws)
-            print(as_markdown(ablation) + "\n", flush=True)
+            print(ablation_markdown(ablation) + "\n", flush=True)
             facts = {"phrases": phrases, "rule": rule, "core_heads": counts, "error": error}
             results.append({**facts, "ablation": asdict(ablation), "stability": [asdict(v) for v in variations]})
     if given.out:

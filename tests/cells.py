@@ -5,17 +5,20 @@ from __future__ import annotations
 from dear.evaluation.results import Backbone, CellResult, Scores
 
 ATTRIBUTES = ("color", "shape", "texture", "object", "location")
-ALPHA = (0.75, 0.05, 0.05, 0.05, 0.05, 0.05)
+WEIGHTS = {"cls": 0.75, **dict.fromkeys(ATTRIBUTES, 0.05)}
+READOUTS = {"default": "fusion", "transfer": "decoupled"}
 PAPER_CLIP = Backbone(name="ViT-B-16-quickgelu", pretrained="openai", weights_sha256="a" * 64)
+PLAIN = {"method": "zero_shot", "readouts": {"default": "logits"}, "weights": {}, "steps": 0, "adapter_sha256": None}
 WORLD_CLIP = Backbone(name="world", pretrained=None, weights_sha256="b" * 64)
 
 
-def scores(data: str, part: str, accuracies: tuple[float, float], unreadable: int = 0) -> Scores:
-    """100 test images; the accuracies are those by fusion and decoupled."""
-    fusion, decoupled = accuracies
-    return Scores(
-        data=data, part=part, images=100, unreadable=unreadable, fusion=fusion, decoupled=decoupled, per_class={}
-    )
+def scores(data: str, half: str, accuracies: float | tuple[float, float], unreadable: int = 0) -> Scores:
+    """100 test images; the accuracies are those by fusion and decoupled, or the one of a method with one readout."""
+    if isinstance(accuracies, tuple):
+        accuracy = dict(zip(("fusion", "decoupled"), accuracies, strict=True))
+    else:
+        accuracy = {"logits": accuracies}
+    return Scores(data=data, half=half, images=100, unreadable=unreadable, accuracy=accuracy, per_class={})
 
 
 def cell(data="dtd", seed=1, base=(80.0, 70.0), novel=(60.0, 65.0), unreadable=0, **values) -> CellResult:
@@ -25,9 +28,8 @@ def cell(data="dtd", seed=1, base=(80.0, 70.0), novel=(60.0, 65.0), unreadable=0
 
 
 def zero_shot_cell(data="dtd", seed=1, base=50.0, novel=55.0, **values) -> CellResult:
-    """A base-to-novel cell of plain CLIP, for which both strategies are one."""
-    nothing = {"method": "zero_shot", "alpha": (), "attributes": (), "steps": 0, "adapter_sha256": None}
-    return cell(data, seed, (base, base), (novel, novel), **{**nothing, **values})
+    """A base-to-novel cell of plain CLIP, which has one readout and learns nothing."""
+    return cell(data, seed, base, novel, **{**PLAIN, **values})
 
 
 def few_shot_cell(data="dtd", seed=1, shots=4, accuracies=(66.0, 64.0), **values) -> CellResult:
@@ -50,8 +52,8 @@ def _cell(**values) -> CellResult:
         "method": "dear",
         "variant": "",
         "shots": 16,
-        "alpha": ALPHA,
-        "attributes": ATTRIBUTES,
+        "readouts": READOUTS,
+        "weights": WEIGHTS,
         "seconds": 12.5,
         "steps": 100,
         "skipped": 0,

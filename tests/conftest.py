@@ -11,11 +11,17 @@ import pytest
 import torch
 
 import dear
+from groups import GroupsOfFiles
 from helpers import TINY_CONFIGS, varied_roles
 
 torch.set_num_threads(1)  # tiny matrices: threads only get in each other's way
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """For `--dist loadgroup`, one that sees the groups."""
+    return GroupsOfFiles(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,7 @@ from dear.evaluation.results import CellResult, Scores
 from dear.paper.measures import Gallery, Retrieval
 from dear.paper.page import Findings
 from dear.paper.plan import MINI, Scale, cells_by_protocol, plan_paper
-from dear.roles.ablation import Drop, Task
-from dear.roles.ablation_report import Ablation, Group
+from dear.roles.ablation import Ablation, Drop, Group, Task
 from dear.roles.rolemap import RoleMap
 
 
@@ -26,10 +25,10 @@ def made_up(cell: Cell) -> CellResult:
     chance = random.Random(cell.slug + cell.protocol)
     learns = cell.method == "dear"
 
-    def score(data: str, part: str) -> Scores:
-        fusion = 55 + 15 * chance.random() + (8 + 3 * cell.shots**0.5 if learns and part != "novel" else 0)
-        decoupled = fusion - 2 * chance.random() if learns else fusion
-        return Scores(data=data, part=part, images=100, unreadable=0, fusion=fusion, decoupled=decoupled, per_class={})
+    def score(data: str, half: str) -> Scores:
+        first = 55 + 15 * chance.random() + (8 + 3 * cell.shots**0.5 if learns and half != "novel" else 0)
+        accuracy = {"fusion": first, "decoupled": first - 2 * chance.random()} if learns else {"logits": first}
+        return Scores(data=data, half=half, images=100, unreadable=0, accuracy=accuracy, per_class={})
 
     weights = [0.05 * chance.random() for _ in ATTRIBUTES]
     return CellResult(
@@ -40,8 +39,8 @@ def made_up(cell: Cell) -> CellResult:
         seed=cell.seed,
         shots=cell.shots,
         scores=tuple(score(*test) for test in cell.tests),
-        alpha=(1 - sum(weights), *weights) if learns else (),
-        attributes=ATTRIBUTES if learns else (),
+        readouts={"default": "fusion", "transfer": "decoupled"} if learns else {"default": "logits"},
+        weights={"cls": 1 - sum(weights), **dict(zip(ATTRIBUTES, weights, strict=True))} if learns else {},
         seconds=12.34567,
         steps=100 if learns else 0,
         skipped=0,

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.precision import computing
-from dear.methods.base import Method
+from dear.methods.base import Method, Output
 
 
 class Baked(nn.Module):
@@ -28,4 +28,5 @@ class Baked(nn.Module):
         leaves = [self.get_buffer(f"text_{place}") for place in range(self._spec.num_leaves)]
         text = tree_unflatten(leaves, self._spec)
         with computing(self.clip.device):
-            return self.method(self.clip, self.clip.frozen(images, self._names), text).logits
+            out: Output = self.method(self.clip, self.clip.frozen(images, self._names), text)
+        return out.logits

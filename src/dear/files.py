@@ -1,33 +1,89 @@
-"""Writing files so that a crash leaves the old one or the new one, never half of one."""
+"""Reading and writing files of the user's disk: regular files only, whole or not at all.
+
+What we read may come from anywhere: it must be a regular file of a sensible size before a byte of it is read, so that a
+FIFO, a device or a sparse file of terabytes cannot stop or fill a machine. What we write replaces regular files only,
+follows links, keeps permissions, and survives a crash as the old file or the new one, never half of one.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from dear.errors import ConfigError, OverwriteError
 
+MEGABYTE = 1 << 20
+LARGEST_TEXT = 256 * MEGABYTE
+"""Largest JSON, YAML, CSV or text file that is read."""
+
+_UMASK = os.umask(0)
+os.umask(_UMASK)
+
+
+class NotRegularError(OSError):
+    """Something that is read or written as a file is none, or is far too large."""
+
+
+def read_regular(path: Path, *, most: int = LARGEST_TEXT) -> bytes:
+    """The content of a regular file of at most `most` bytes; links are followed. Never waits, as a FIFO would."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(handle, "rb") as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise NotRegularError(0, "it is not a regular file", str(path))
+        if facts.st_size > most:
+            raise NotRegularError(0, f"it has {facts.st_size:,} bytes, more than the {most:,} that fit", str(path))
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise NotRegularError(0, f"it has more than {most:,} bytes", str(path))
+    return data
+
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write to a temporary file beside `path`, flush it to disk, and rename it into place."""
-    temporary = ""
+    """Write to a temporary file beside `path`, flush it to disk, and rename it into place.
+
+    A link is followed; what exists and is no regular file is refused; an existing file keeps its permissions.
+    """
+    target, temporary = path, ""
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        if path.is_symlink():
+            target = path.resolve()
+        mode = 0o666 & ~_UMASK
+        with suppress(FileNotFoundError):
+            facts = target.stat()
+            if not stat.S_ISREG(facts.st_mode):
+                raise NotRegularError(0, "it exists and is not a regular file", str(path))
+            mode = stat.S_IMODE(facts.st_mode)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(target)
+        temporary = ""
+        sync_folder(target.parent)
     except BaseException as error:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
         if isinstance(error, OSError):
             error.filename, error.filename2 = str(path), None  # a full disk does not say what was being written
         raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in a folder survive a power cut, where the system can."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def as_folder(path: str | Path) -> Path:
@@ -40,11 +96,11 @@ def as_folder(path: str | Path) -> Path:
 def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuse an output folder that already holds something, unless one says what to do with it."""
     if resume and overwrite:
-        raise ConfigError("--resume goes on and --overwrite starts again: choose one of them.")
+        raise ConfigError("--resume continues and --overwrite starts over: choose one of them.")
     if folder.exists() and not folder.is_dir():
         raise OverwriteError(f"{folder} is a file: give a folder.")
     if folder.is_dir() and any(folder.iterdir()) and not resume and not overwrite:
-        raise OverwriteError(f"{folder} is not empty: add --resume to go on, or --overwrite to start again.")
+        raise OverwriteError(f"{folder} is not empty: add --resume to continue, or --overwrite to start over.")
 
 
 def prepare_folder(folder: Path, ours: Iterable[str], *, resume: bool, overwrite: bool) -> None:
@@ -68,6 +124,12 @@ def write_result(path: Path, text: str) -> None:
         write_atomic(path, text.encode())
     except OSError as error:
         raise OverwriteError(f"{path} cannot be written ({error.strerror}).") from None
+
+
+def shown(name: object) -> str:
+    """A file's name as it may be printed: no terminal escapes, no half characters."""
+    text = os.fsencode(str(name)).decode("utf-8", "replace") if isinstance(name, str | Path) else str(name)
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def sha256(data: bytes) -> str:

@@ -20,6 +20,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1)
     return "\n".join([line(cells[0]), line(rule), *map(line, cells[1:])])
 
 
+def plain(text: str) -> str:
+    """Somebody's text with what would start an HTML tag escaped."""
+    return text.replace("\\", "\\\\").replace("<", "\\<")
+
+
 def _cell(text: str) -> str:
-    """Text that cannot break a table."""
-    return " ".join(text.split()).replace("|", "\\|")
+    """Text that can neither break a table nor become markup of its own."""
+    return plain(" ".join(text.split())).replace("|", "\\|")

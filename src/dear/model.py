@@ -63,7 +63,7 @@ class Model(nn.Module):
         self.trained_on = tuple(trained_on)
         self.chunk = chunk
         self.companions = dict(companions or {})
-        self.classes = classes.among(self.trained_on) if classes and self.trained_on else classes
+        self.classes = classes.among(self.trained_on) if classes else None
         self._parts: tuple[Stamps, list[tuple[slice, Any]]] | None = None
         self._text: tuple[Copies, object, object, Any] | None = None
         self._off: list[Model] = []
@@ -176,14 +176,19 @@ class Model(nn.Module):
     # Images --------------------------------------------------------------------------------------------------------
 
     def states(
-        self, images: Tensor, *, training: bool = False, plain_images: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """What the method reads of images and never changes, by name.
+        self,
+        images: Tensor,
+        *,
+        training: bool = False,
+        plain_images: Tensor | None = None,
+        names: Sequence[str] | None = None,
+    ) -> States:
+        """What the method reads of images and never changes, by name; or the quantities `names`.
 
         A method that reads features alone gets OpenCLIP's own. `plain_images` are the images without augmentation, for
         names that begin with "plain:".
         """
-        names = self.names(training=training)
+        names = self.names(training=training) if names is None else names
         own = [name for name in names if ":" not in name or name.startswith("terms:")]
         with torch.no_grad(), computing(self.clip.device):
             found = {"feature": self.clip.stock_feature(images)} if own == ["feature"] else {}

@@ -14,6 +14,7 @@ from dear.engine.fit import fit
 from dear.engine.loop import TrainSettings, train
 from dear.engine.run import CHECKPOINT, METRICS, RUN, SHOTS, read_run, run_job
 from dear.errors import ConfigError, DearError, MissingExtraError, OverwriteError, TrainingError
+from needs import needs
 from toys import Toy, adapter_hash, log_lines
 
 
@@ -212,8 +213,7 @@ def full(monkeypatch, when):
 
 @pytest.mark.parametrize("name", [SHOTS, RUN, METRICS, CHECKPOINT, "adapter_model", MANIFEST, "README.md"])
 def test_full_disk_is_one_sentence_and_loses_nothing(toy, clip, whole, tmp_path, monkeypatch, name):
-    if not Path("/proc/self/fd").is_dir():
-        pytest.skip("needs /proc")
+    needs("/proc/self/fd")
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         full(patch, lambda file: name in file)
@@ -226,6 +226,7 @@ def test_full_disk_is_one_sentence_and_loses_nothing(toy, clip, whole, tmp_path,
 
 
 def test_full_disk_in_the_middle_of_the_log(toy, clip, whole, tmp_path, monkeypatch):
+    needs("/dev/full")
     folder = tmp_path / "run"
 
     def full_after_four(metrics):
@@ -233,8 +234,6 @@ def test_full_disk_in_the_middle_of_the_log(toy, clip, whole, tmp_path, monkeypa
             (folder / METRICS).rename(folder / "kept")
             (folder / METRICS).symlink_to("/dev/full")
 
-    if not Path("/dev/full").exists():
-        pytest.skip("needs /dev/full")
     with pytest.raises(TrainingError, match=r"metrics.jsonl cannot be written \(No space left on device\)"):
         run_job(toy.job(), clip, folder, on_step=full_after_four)
     (folder / METRICS).unlink()

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from dear.backbone import load
 from dear.cli.bench import _default_data
 from dear.evaluation import grid as grid_module
 from helpers import TINY_CONFIGS, heed_interrupts, make_photos
+from needs import needs_posix
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -116,8 +116,8 @@ def test_control_c_is_one_line(dear_, place, tmp_path, monkeypatch):
     assert dear_(*bench(place, "few-shot", tmp_path / "grid", "--seeds", 1, "--resume"))[0] == 0
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_control_c_ends_all_jobs(place, tmp_path):
+    needs_posix()
     words = bench(place, "few-shot", tmp_path / "grid", "--seeds", "1,2", "--jobs", 2, "--methods", "dear")
     words[words.index("--epochs") + 1] = 100_000
     code = [sys.executable, "-c", "from dear.cli import main; main()", *map(str, words)]

@@ -1,6 +1,5 @@
 """`dear paper` from the command line: the plan, bad input as one sentence, a stop that leaves no traceback."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import time
 import pytest
 
 from helpers import heed_interrupts, varied_roles
+from needs import needs_posix
 from papers import tiny_imagenet
 
 
@@ -45,8 +45,9 @@ def test_bad_input_is_one_sentence(dear_, tmp_path, words, message):
     assert stderr.count("\n") == 1
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.slow  # the same of a grid: test_bench_cli.test_control_c_ends_all_jobs
 def test_control_c_leaves_what_can_be_resumed_and_no_traceback(tiny_folders, tiny_clips, tmp_path):
+    needs_posix()
     varied_roles(tiny_clips["shallow"]).save(tmp_path / "roles.json")
     out = tmp_path / "out"
     tiny_imagenet(tmp_path / "data")

@@ -4,13 +4,13 @@ After a change on purpose: look at the page, then `pytest tests/e2e/test_report_
 """
 
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
 import pytest
+from dear.reports.run_report import evaluate_halves, run_report
 from PIL import Image
 from syrupy.extensions.image import PNGImageSnapshotExtension
 
@@ -18,15 +18,18 @@ from dear.data.splits import few_shot
 from dear.datasets import open_dataset
 from dear.engine.fit import make_job
 from dear.engine.run import describe
-from dear.reports.run_report import evaluate_halves, run_report
+from dear.paper.page import write_paper
+from dear.reports.role_page import role_page
+from dear.reports.sheet import write_sheet
+from dear.retrieval.index import Hit
+from dear.roles.rolemap import RoleMap
+from needs import needs
+from papers import findings
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = {"desktop": 1280, "phone": 390}
 FIRST_SCREENS = 1000  # further down, a line more or less in another font would move everything
 COARSE = 16  # pixels across: layout and colours, but not fonts
 TOLERANCE = 12  # of 255, on average: fonts differ from machine to machine
-
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium")
 
 
 class CoarsePicture(PNGImageSnapshotExtension):
@@ -35,6 +38,9 @@ class CoarsePicture(PNGImageSnapshotExtension):
     def matches(self, *, serialized_data, snapshot_data):
         drawn, kept = (np.asarray(Image.open(BytesIO(one)), dtype=float) for one in (serialized_data, snapshot_data))
         return drawn.shape == kept.shape and np.abs(drawn - kept).mean() < TOLERANCE
+
+
+pytestmark = pytest.mark.xdist_group("browser")  # one page for all
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +75,41 @@ def browse(page, width, height, *how):
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1"]
     words += [f"--user-data-dir={page.parent / 'profile'}", "--virtual-time-budget=5000"]
     words += [f"--window-size={max(width, 500)},{height}", *how, frame.as_uri()]
-    return subprocess.run([BROWSER, *words], capture_output=True, text=True, check=True, timeout=120).stdout
+    browser = needs("chromium", "chromium-browser", "google-chrome")
+    return subprocess.run([browser, *words], capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def size(page, width):
+    found = re.search(r"<title>(\d+)x(\d+)</title>", browse(page, width, 900, "--dump-dom"))
+    return int(found[1]), int(found[2])
+
+
+def paper(folder):
+    write_paper(folder, findings())
+    return folder / "report.html"
+
+
+def roles(folder):
+    (folder / "roles.html").write_text(role_page(RoleMap.load("vit-b-16"), title="Roles"))
+    return folder / "roles.html"
+
+
+def sheet(folder):
+    photo = folder / f"{'a-long-name-without-a-space' * 4}.png"
+    Image.new("RGB", (40, 20)).save(photo)
+    write_sheet(folder / "sheet.html", "Nearest", photo, [Hit(photo, 0.5)] * 7)
+    return folder / "sheet.html"
+
+
+@pytest.mark.parametrize("make", [paper, roles, sheet])
+def test_other_pages_fit_a_phone(make, tmp_path):
+    assert size(make(tmp_path), WIDTHS["phone"])[0] <= WIDTHS["phone"]
 
 
 @pytest.mark.parametrize("screen", WIDTHS)
 def test_the_page_looks_as_it_should(page, snapshot, screen):
     width = WIDTHS[screen]
-    found = re.search(r"<title>(\d+)x(\d+)</title>", browse(page, width, 900, "--dump-dom"))
-    across, down = int(found[1]), int(found[2])
+    across, down = size(page, width)
     assert across <= width, "the page has to be scrolled sideways"
     shot = page.with_name(f"{screen}.png")
     browse(page, width, down, f"--screenshot={shot}")

@@ -8,10 +8,12 @@ import pytest
 from PIL import Image
 
 import dear
+from dear.reports.discovery import FILES
 from dear.roles.corpus import photograph_phrases
 from dear.roles.rolemap import RoleMap
-from dear.roles.store import FILES
 from helpers import TINY_CONFIGS
+
+pytestmark = pytest.mark.xdist_group("roles")  # one folder of images and maps for all
 
 
 @pytest.fixture(scope="module")

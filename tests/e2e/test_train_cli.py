@@ -17,6 +17,8 @@ from helpers import TINY_CONFIGS, make_photos
 
 CLASSES = ["ant", "bee", "cow", "dog"]
 
+pytestmark = pytest.mark.xdist_group("train")  # one run for all
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _load_once():

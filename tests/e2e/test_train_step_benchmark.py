@@ -17,6 +17,17 @@ def _benchmarks_can_be_imported(monkeypatch):
     monkeypatch.setattr(reference, "role_mask", reference.role_mask)  # the benchmark replaces it
 
 
+def test_the_benchmark_starts(monkeypatch, capsys):
+    from train_step import main
+
+    monkeypatch.setattr(sys, "argv", ["train_step.py", "--help"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 0
+    assert "--eval-batch" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_benchmark_on_a_tiny_clip(tiny_folders, tmp_path, monkeypatch, capsys):
     from train_step import main
 

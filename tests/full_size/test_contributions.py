@@ -6,7 +6,7 @@ import torch
 import dear
 from dear.roles.capture import contributions
 
-pytestmark = pytest.mark.full_size
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("full_size")]
 
 
 def test_terms_of_vit_b_16_sum_to_the_embedding():

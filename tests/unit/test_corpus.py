@@ -103,8 +103,6 @@ def test_article(expected):
 
 def test_little_overlap_with_the_published_pool(shared_data):
     file = shared_data / "text-pool.txt"
-    if not file.is_file():
-        pytest.skip("the published pool is not on this machine")
     published = {phrase.lower() for phrase in load_pool(file).phrases}
     ours = photograph_pool().phrases
     assert sum(phrase.lower() in published for phrase in ours) < 0.02 * len(ours)

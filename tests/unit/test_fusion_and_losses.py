@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-
-from dear.methods.dear.fusion import fuse, initial_scalars
 from dear.methods.dear.losses import dear_loss
 from dear.methods.dear.tokens import carry
+
+from dear.methods.dear.fusion import fuse, initial_scalars
 
 
 def test_fusion_starts_where_it_is_told():

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 HEAVY = {"open_clip", "sentence_transformers", "torch", "torchvision", "transformers", "hdbscan", "umap", "sklearn"}
 ONLY_IN = {
-    "open_clip": {"src/dear/backbone/load.py", "src/dear/world/clip.py"},
+    "open_clip": {"src/dear/backbone/load.py", "src/dear/backbone/safety.py", "src/dear/world/clip.py"},
     "sentence_transformers": {"src/dear/roles/concepts.py"},
     "hdbscan": {"src/dear/roles/concepts.py"},
     "umap": {"src/dear/roles/concepts.py"},
@@ -43,6 +43,15 @@ def test_every_public_name_exists():
         assert getattr(dear, name).__doc__
     with pytest.raises(AttributeError):
         _ = dear.no_such_name
+
+
+def test_the_version_is_written_once():
+    """In `dear/__init__.py`, from where the package takes it; how to cite has to agree."""
+    import dear
+
+    told = re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert told == [dear.__version__]
+    assert not re.search(r"^version\s*=", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("module", ONLY_IN)

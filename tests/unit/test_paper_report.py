@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from dear.evaluation.summary import Stat
+from dear.evaluation.statistics import Stat
 from dear.paper.measures import chance_of, precision_at
 from dear.paper.numbers import average_text, paper_text, paper_titles, published_row, stands_for, verdict
 from dear.paper.page import make_parts, write_paper
@@ -56,12 +56,12 @@ def test_same_findings_same_bytes(written, tmp_path):
 def test_the_papers_numbers_stand_beside_ours(written):
     table = (written / "tables/table-2.md").read_text()
     assert re.search(
-        r"\| world-things \| Caltech101 \| DeAR \| .* \| 99.00 \| .* \| 95.80 \| .* \| 96.95 \[97.37\] \|", table
+        r"\| world-things +\| Caltech101 +\| DeAR +\| .* \| 99.00 \| .* \| 95.80 \| .* \| 96.95 \[97.37\] \|", table
     )
     assert re.search(
-        r"\| average \| average of its eleven \| DeAR \| .* \| 85.94 \| .* \| 79.73 \| .* \| 82.72 \|", table
+        r"\| average +\| average of its eleven +\| DeAR +\| .* \| 85.94 \| .* \| 79.73 \| .* \| +82.72 \|", table
     )
-    assert "All-Generalization | " in (written / "tables/table-5.md").read_text()
+    assert "| All-Generalization " in (written / "tables/table-5.md").read_text()
     assert "74.73 ± 0.23" in (written / "tables/supplement-table-6-left.md").read_text()
 
 
@@ -72,6 +72,43 @@ def test_numbers_as_json(written):
     row = content["parts"][0]["tables"][0]["rows"][1]
     assert row[:3] == ["world-textures", "DTD", "DeAR"]
     assert row[3].keys() == {"mean", "std", "seeds"}
+    plain, adapted = content["cells"][0], content["cells"][7]
+    assert (plain["method"], plain["readouts"], plain["weights"]) == ("zero_shot", {"default": "logits"}, {})
+    assert adapted["readouts"] == {"default": "fusion", "transfer": "decoupled"}
+    assert list(adapted["weights"])[:2] == ["cls", "color"]
+    assert [one["accuracy"].keys() for one in adapted["scores"]] == [{"fusion", "decoupled"}] * 2
+
+
+def part_of(found, key):
+    return next(part for part in make_parts(found) if part.key == key)
+
+
+def test_inference_strategies_are_readouts():
+    found = findings()
+    results = []
+    for cell in found.results:
+        scores = tuple(
+            one.model_copy(update={"accuracy": {**one.accuracy, "decoupled": 12.0}}) if cell.weights else one
+            for one in cell.scores
+        )
+        results.append(cell.model_copy(update={"scores": scores}))
+    before = part_of(found, "supplement-table-5").tables[0].rows
+    after = part_of(findings(results=results), "supplement-table-5").tables[0].rows
+    assert [row[0] for row in after] == ["Decoupled", "Fusion"]
+    assert [after[0][place].mean for place in (1, 3, 5)] == pytest.approx([12.0] * 3)
+    assert before[0][1].mean > 50
+    assert after[1] == before[1]
+
+
+def test_fusion_weights_are_found_by_name():
+    found = findings()
+    backwards = [
+        cell.model_copy(update={"weights": dict(reversed(list(cell.weights.items())))}) for cell in found.results
+    ]
+    table, other = (part_of(one, "supplement-figure-2").tables[0] for one in (found, findings(results=backwards)))
+    assert table.head == ("data", "cls", "color", "shape", "texture", "object", "location")
+    assert other.head == ("data", "cls", "location", "object", "texture", "shape", "color")
+    assert [row[1:] for row in other.rows] == [(row[1], *reversed(row[2:])) for row in table.rows]
 
 
 def test_a_half_done_paper_says_so(tmp_path):
@@ -81,7 +118,7 @@ def test_a_half_done_paper_says_so(tmp_path):
     assert "Not measured yet." in page
     assert "0 of 112 cells are done" in (tmp_path / "tables/figure-4.md").read_text()
     table = (tmp_path / "tables/table-5.md").read_text()
-    assert "| All-Mixed | — | 85.31 |" in table
+    assert re.search(r"\| All-Mixed +\| +— \| +85.31 \|", table)
     assert "not all of it has been computed here" in table
 
 

@@ -5,7 +5,15 @@ from importlib import resources
 
 import pytest
 
-from dear.evaluation.published import AVERAGE, DECOUPLED, TABLES, Printed, data_sets, find_published, published_table
+from dear.evaluation.published import (
+    AVERAGE,
+    TABLES,
+    Printed,
+    data_sets,
+    find_published,
+    published_table,
+    readout_variant,
+)
 
 CATALOG = [row["name"] for row in json.loads((resources.files("dear") / "assets/datasets/catalog.json").read_text())]
 ELEVEN = CATALOG[:11]
@@ -118,7 +126,13 @@ def test_the_default_is_the_same_row_in_every_ablation():
             "Table 6",
             Printed(base=86.75, novel=74.21, hm=79.99),
         ),
-        ("base-to-novel", DECOUPLED, AVERAGE, "Supplement, Table 5", Printed(base=85.94, novel=78.5, hm=82.05)),
+        (
+            "base-to-novel",
+            "readout=decoupled",
+            AVERAGE,
+            "Supplement, Table 5",
+            Printed(base=85.94, novel=78.5, hm=82.05),
+        ),
         ("base-to-novel", "threshold=40", "imagenet", "Supplement, Table 6, left", Printed(hm=71.1)),
         ("base-to-novel", "mask=shuffled", "imagenet", "Supplement, Table 6, right", Printed(hm=70.85)),
     ],
@@ -126,6 +140,14 @@ def test_the_default_is_the_same_row_in_every_ablation():
 def test_numbers_are_found_by_the_names_the_grid_uses(protocol, variant, data, source, printed):
     found = find_published(protocol, "dear", variant, data)
     assert (found.source, found.printed) == (source, printed)
+
+
+def test_a_readout_is_part_of_the_variant():
+    assert readout_variant("", "some") == "readout=some"
+    assert readout_variant("mask=all_mixed", "some") == "mask=all_mixed,readout=some"
+    assert find_published("base-to-novel", "dear", readout_variant("", "decoupled"))
+    assert find_published("base-to-novel", "dear", readout_variant("", "logits")) is None
+    assert find_published("base-to-novel", "dear", readout_variant("mask=all_mixed", "decoupled")) is None
 
 
 def test_spread_is_found_with_its_number():

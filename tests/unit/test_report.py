@@ -7,10 +7,12 @@ import torch
 
 from dear.data.splits import few_shot
 from dear.datasets import open_dataset
-from dear.engine.fit import make_job
-from dear.engine.run import describe
-from dear.reports.html import curves, heat_map
-from dear.reports.run_report import confusion, evaluate_halves, run_report, score_rows
+from dear.engine.job import describe, make_job
+from dear.evaluation.tested import TestData
+from dear.reports.charts import line_chart, round_step, spread_places, tick_labels
+from dear.reports.colors import ATTRIBUTES, ROLES, UNKNOWN, contrast, heat_fill, ink_on
+from dear.reports.run_data import confusion, evaluate_halves, run_page, score_rows
+from dear.reports.run_page import RunPage, curves_chart, run_html
 
 
 @pytest.fixture
@@ -24,27 +26,28 @@ def small_world():
 
 @pytest.mark.parametrize("half", ["base", "all"])
 def test_everything_is_on_the_page(clip, roles, small_world, half):
-    job = make_job(small_world, shots=1, seed=1, half=half, choices={"roles": roles})
+    job = make_job(small_world, shots=1, seed=1, half=half, config={"roles": roles})
     model = job.build(clip)
-    drawn = few_shot(small_world.train, 1, 1)
-    halves = evaluate_halves(model, small_world, describe(job, model), drawn)
-    metrics = [{"step": i, "total": 2.0 / i, "ce": 1.0 / i, "alpha_0": 0.7, "alpha_1": 0.1} for i in (1, 2, 3)]
-    html = run_report(model, small_world, describe(job, model), metrics, halves)
+    told = describe(job, model)
+    data = TestData(small_world, few_shot(small_world.train, 1, 1), told)
+    halves = evaluate_halves(model, data)
+    metrics = [{"step": i, "total": 2.0 / i, "ce": 1.0 / i, "weight_cls": 0.7, "weight_color": 0.1} for i in (1, 2, 3)]
+    html = run_html(run_page(model, data, told, metrics, halves))
     titles = re.findall(r"<h2>(.*?)</h2>", html)
     assert titles == [
         "Scores",
-        "Fusion weights",
+        "Learned weights",
         "Training",
         "Examples",
         "Confusion",
         "Roles of the adapted layers",
         "Nearest images by each feature",
-        "Setting",
+        "Settings",
     ]
     assert not re.search(r'(src|href)="(?!data:|#)', html)
-    rows = score_rows(halves, "dear")
+    rows = score_rows(halves, model)
     assert [len(row) for row in rows] == [4 if half == "base" else 2] * 4
-    assert html == run_report(model, small_world, describe(job, model), metrics, halves)
+    assert html == run_html(run_page(model, data, told, metrics, halves))
 
 
 def test_confusion_counts_unreadable_images_as_nothing():
@@ -52,7 +55,36 @@ def test_confusion_counts_unreadable_images_as_nothing():
     assert confusion(truth, picks, 2) == [[50.0, 50.0], [0.0, 50.0]]
 
 
-def test_parts_escape_what_people_write():
-    assert "<script>" not in heat_map(["<script>"], ["<b>"], [[1.0]])
-    assert "<script>" not in curves("<script>", {"<script>": [1.0, 2.0]})
-    assert curves("empty", {}) == ""
+def test_a_page_leaves_out_what_there_is_none_of():
+    html = run_html(RunPage("a run", "", [["top-1"], ["plain CLIP"]], {"seed": "1"}))
+    assert re.findall(r"<h2>(.*?)</h2>", html) == ["Scores", "Settings"]
+
+
+def test_curves_of_many_steps_are_thinned_and_named_by_round_steps():
+    chart = curves_chart("loss", {"total": [1.0] * 1537, "late": [0.5] * 100, "empty": []})
+    assert "total 1" in chart
+    assert "empty" not in chart
+    assert all(label in chart for label in (">500<", ">1000<", ">1500<"))
+    assert chart.count(",") < 1000
+    assert "<circle" in curves_chart("loss", {"total": [1.0]})
+
+
+def test_round_steps():
+    assert [round_step(least) for least in (0.2, 1, 1.5, 3, 6, 11, 201)] == [1, 1, 2, 5, 10, 20, 500]
+    assert spread_places(["1", "2", "4"], 100) == [0, 1, 2]
+    assert spread_places([str(i) for i in range(1, 101)], 300) == [9, 19, 29, 39, 49, 59, 69, 79, 89, 99]
+
+
+def test_ticks_are_told_exactly_and_stand_clear_of_the_title():
+    assert tick_labels([78.25, 78.5, 78.75]) == ["78.25", "78.50", "78.75"]
+    assert tick_labels([77.5, 80.0, 82.5]) == ["77.5", "80.0", "82.5"]
+    assert tick_labels([0, 20, 40]) == ["0", "20", "40"]
+    chart = line_chart("x", ["1", "2"], {"a": [78.3, 78.7]}, x_title="shots", y_title="accuracy")
+    ends = {float(x): label for x, label in re.findall(r'<text x="([\d.]+)"[^>]*anchor="end"[^>]*>([\d.]+)<', chart)}
+    assert all(x - 6 * len(label) > 18 for x, label in ends.items())
+
+
+def test_every_colour_can_be_read_on():
+    fills = [*ATTRIBUTES.values(), *ROLES.values(), UNKNOWN, *(heat_fill(i / 20) for i in range(-1, 22))]
+    assert min(contrast(fill, ink_on(fill)) for fill in fills) >= 4.5
+    assert contrast("#ffffff", "#000000") == pytest.approx(21)

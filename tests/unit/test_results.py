@@ -1,17 +1,30 @@
-"""Results of cells: strict in, strict out, the same bytes, one-sentence errors."""
+"""Results of cells: strict in, strict out, the same bytes, one-sentence errors, and files of format 1."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cells import cell, cross_cell, few_shot_cell
+from cells import READOUTS, WEIGHTS, cell, cross_cell, few_shot_cell, scores, zero_shot_cell
 from dear.errors import DataError
-from dear.evaluation.results import CellResult, PerClass, Scores, harmonic_mean
+from dear.evaluation import results
+from dear.evaluation.results import CellResult, PerClass, Scores, harmonic_mean, purpose
 
+FORMAT_1 = sorted((Path(__file__).resolve().parents[1] / "golden" / "format1" / "cells").glob("*.json"))
 PERCENT = st.just(0.0) | st.floats(1e-6, 100)
+
+
+def changed(**values):
+    return json.dumps({**json.loads(cell().to_json()), **values})
+
+
+def old(**values):
+    """A format-1 file of DeAR's, changed."""
+    return json.dumps({**json.loads(FORMAT_1[0].read_text()), **values})
 
 
 @given(PERCENT, PERCENT)
@@ -35,7 +48,7 @@ def test_known_harmonic_means():
     assert harmonic_mean(71.5, 71.5) == 71.5
 
 
-@pytest.mark.parametrize("one", [cell(), few_shot_cell(), cross_cell(), cell(method="zero_shot", alpha=())])
+@pytest.mark.parametrize("one", [cell(), few_shot_cell(), cross_cell(), zero_shot_cell()])
 def test_a_cell_survives_its_file(one):
     text = one.to_json()
     again = CellResult.from_json(text)
@@ -45,9 +58,10 @@ def test_a_cell_survives_its_file(one):
 
 def test_a_cell_answers_what_tables_ask():
     one = cell(base=(60, 50), novel=(40, 50))
-    assert one.score("base").accuracy("fusion") == 60
-    assert one.score("novel").accuracy("decoupled") == 50
-    assert one.harmonic_mean("fusion") == 48
+    assert one.score("base").accuracy["fusion"] == 60
+    assert one.score("novel").accuracy["decoupled"] == 50
+    assert one.readout_names == ("fusion", "decoupled")
+    assert one.harmonic_mean() == one.harmonic_mean("fusion") == 48
     assert one.harmonic_mean("decoupled") == 50
     assert one.images == 200
     assert one.unreadable == 0
@@ -55,12 +69,102 @@ def test_a_cell_answers_what_tables_ask():
     crossed = cross_cell()
     assert crossed.source.data == "imagenet"
     assert [target.data for target in crossed.targets] == ["dtd", "eurosat"]
-    with pytest.raises(DataError, match=r"^The base-to-novel cell of dear on dtd has no part 'all'\.$"):
+    with pytest.raises(DataError, match=r"^The base-to-novel cell of dear on dtd has no half 'all'\.$"):
         one.score("all")
 
 
-def changed(**values):
-    return json.dumps({**json.loads(cell().to_json()), **values})
+@pytest.mark.parametrize(
+    ("protocol", "half", "is_source", "expected"),
+    [
+        ("base-to-novel", "base", True, "default"),
+        ("base-to-novel", "novel", True, "novel"),
+        ("few-shot", "all", True, "default"),
+        ("cross-dataset", "all", True, "default"),
+        ("cross-dataset", "all", False, "transfer"),
+        ("domain", "all", True, "default"),
+        ("domain", "all", False, "transfer"),
+    ],
+)
+def test_what_a_test_is_for(protocol, half, is_source, expected):
+    assert purpose(protocol, half, is_source) == expected
+
+
+def test_each_purpose_has_its_readout():
+    own = {"default": "a", "novel": "b", "transfer": "c"}
+
+    def three(data, half):
+        return Scores(
+            data=data, half=half, images=9, unreadable=0, accuracy={"a": 1.0, "b": 2.0, "c": 3.0}, per_class={}
+        )
+
+    halves = (three("dtd", "base"), three("dtd", "novel"))
+    assert [cell(scores=halves, readouts=own).reading(one) for one in halves] == [1, 2]
+    assert [cell(scores=halves, readouts={"default": "c"}).reading(one) for one in halves] == [3, 3]
+    assert cell(scores=halves, readouts=own).harmonic_mean() == harmonic_mean(1, 2)
+    assert cell(scores=halves, readouts=own).reading(halves[0], "c") == 3
+    sets = (three("imagenet", "all"), three("dtd", "all"))
+    for protocol in ("cross-dataset", "domain"):
+        assert [cross_cell(protocol=protocol, scores=sets, readouts=own).reading(one) for one in sets] == [1, 3]
+    assert few_shot_cell(scores=sets[1:], readouts=own).reading(sets[1]) == 1
+
+
+def test_no_method_s_anatomy_is_known_here():
+    folder = Path(results.__file__).parent
+    others = {"old_results.py", "evaluate.py", "grid.py"}
+    sources = [path for path in folder.glob("*.py") if path.name not in others]
+    assert len(sources) > 5
+    for path in sources:
+        assert not re.search("fusion|decoupled|alpha|attributes", path.read_text(encoding="utf-8")), path.name
+
+
+def test_what_was_spent_has_defaults():
+    one = cell()
+    assert (one.recipe, one.parameters, one.peak_memory_mb, one.artefact_bytes) == ("own", None, None, None)
+    again = CellResult.from_json(changed(recipe="shared", parameters=7, peak_memory_mb=1.5, artefact_bytes=9))
+    assert (again.recipe, again.parameters, again.peak_memory_mb, again.artefact_bytes) == ("shared", 7, 1.5, 9)
+    assert CellResult.from_json(changed(weights={"scale": -12.5})).weights == {"scale": -12.5}
+
+
+def test_there_are_files_of_format_1():
+    assert [json.loads(path.read_text())["method"] for path in FORMAT_1] == ["dear", "zero_shot"]
+
+
+@pytest.mark.parametrize("path", FORMAT_1, ids=lambda path: path.stem)
+def test_a_file_of_format_1_gives_the_numbers_it_states(path):
+    stated = json.loads(path.read_text())
+    found = CellResult.from_json(path.read_text())
+    assert found.format_version == 2
+    assert len(found.scores) == len(stated["scores"]) == 2
+    for new, written in zip(found.scores, stated["scores"], strict=True):
+        assert (new.data, new.half, new.images) == (written["data"], written["part"], written["images"])
+        assert found.reading(new) == written["fusion"]
+        assert list(new.per_class) == list(written["per_class"])
+        for name, one in written["per_class"].items():
+            assert new.per_class[name].images == one["images"]
+            assert new.per_class[name].accuracy[found.readout(new)] == one["fusion"]
+            assert new.per_class[name].accuracy[new_name(found)] == one["decoupled"]
+        assert new.accuracy[new_name(found)] == written["decoupled"]
+    changed_entries = {"format_version", "scores", "alpha", "attributes"}
+    plain = json.loads(found.to_json())
+    assert {name: plain[name] for name in stated.keys() - changed_entries} == {
+        name: stated[name] for name in stated.keys() - changed_entries
+    }
+    assert CellResult.from_json(found.to_json()) == found
+
+
+def new_name(found):
+    """What "decoupled" of format 1 is called now."""
+    return "decoupled" if found.method == "dear" else "logits"
+
+
+def test_readouts_and_weights_of_format_1():
+    adapted, plain = (CellResult.from_json(path.read_text()) for path in FORMAT_1)
+    assert adapted.readouts == {"default": "fusion", "transfer": "decoupled"}
+    assert adapted.weights == {"cls": 0.699996, **dict.fromkeys(list(WEIGHTS)[1:], 0.060001)}
+    assert list(adapted.weights) == list(WEIGHTS)
+    assert plain.readouts == {"default": "logits"}
+    assert plain.readout_names == ("logits",)
+    assert plain.weights == {}
 
 
 @pytest.mark.parametrize(
@@ -73,19 +177,38 @@ def changed(**values):
         ('{"format": 1, "format": 2}', "x.json is not valid JSON (the key 'format' appears twice)."),
         ("[]", "x.json is not the result of a cell: its 'format' is not 'dear-cell'."),
         (changed(format="dear-roles"), "x.json is not the result of a cell: its 'format' is not 'dear-cell'."),
-        (changed(format_version="1"), "x.json is not the result of a cell: its 'format_version' is not a number."),
-        (changed(format_version=2), "x.json has cell format 2, this version reads up to 1: upgrade dear-vlm."),
+        (changed(format_version="2"), "x.json is not the result of a cell: its 'format_version' is not a number."),
+        (changed(format_version=3), "x.json has cell format 3, this version reads up to 2: upgrade dear-vlm."),
         (changed(seed=-1), "x.json is not a valid result. seed is -1: input should be greater than or equal to 0."),
         (changed(shots="16"), "x.json is not a valid result. shots is '16': input should be a valid integer."),
+        (old(extra=1), "x.json is not a valid result. There is no setting 'extra'."),
+        (
+            old(attributes="color"),
+            "x.json is not a valid result. attributes is 'color': input should be a valid tuple.",
+        ),
+        (changed(alpha=[]), "x.json is not a valid result. There is no setting 'alpha'."),
         (changed(extra=1), "x.json is not a valid result. There is no setting 'extra'."),
         (
-            changed(alpha=[0.7, 0.3]),
+            changed(readouts={"transfer": "decoupled"}),
+            "x.json is not a valid result. readouts name no default one.",
+        ),
+        (
+            changed(readouts={**READOUTS, "novel": "other"}),
+            "x.json is not a valid result. the novel readout 'other' is not among those of the scores: "
+            "fusion, decoupled.",
+        ),
+        (
+            changed(scores=[scores("dtd", "base", (1.0, 2.0)).model_dump(), scores("dtd", "novel", 3.0).model_dump()]),
+            "x.json is not a valid result. the scores of dtd, novel have the readouts logits, not fusion, decoupled.",
+        ),
+        (
+            old(alpha=[0.7, 0.3]),
             "x.json is not a valid result. 2 fusion weights do not fit 5 attributes: "
             "there is one for [CLS] and one for each attribute.",
         ),
         (
             changed(protocol="few-shot"),
-            "x.json is not a valid result. a few-shot cell has scores of part 'all', first those on dtd.",
+            "x.json is not a valid result. a few-shot cell has scores of half 'all', first those on dtd.",
         ),
         (
             changed(data="eurosat"),
@@ -101,8 +224,19 @@ def test_a_file_that_is_no_cell_is_refused_in_a_sentence(text, message):
 
 def test_numbers_that_cannot_be_are_refused():
     with pytest.raises(ValidationError, match="less than or equal to 100"):
-        PerClass(images=1, fusion=100.5, decoupled=0.0)
+        PerClass(images=1, accuracy={"logits": 100.5})
     with pytest.raises(ValidationError, match="3 unreadable images are more than the 2 images there are"):
-        Scores(data="dtd", part="all", images=2, unreadable=3, fusion=0.0, decoupled=0.0, per_class={})
+        Scores(data="dtd", half="all", images=2, unreadable=3, accuracy={"logits": 0.0}, per_class={})
+    with pytest.raises(ValidationError, match="class 'dotted' has the readouts other, not logits"):
+        Scores(
+            data="dtd",
+            half="all",
+            images=2,
+            unreadable=0,
+            accuracy={"logits": 0.0},
+            per_class={"dotted": PerClass(images=2, accuracy={"other": 0.0})},
+        )
+    with pytest.raises(DataError, match=r"weights\.cls is inf: input should be a finite number"):
+        CellResult.from_json(cell().to_json().replace('"cls": 0.75', '"cls": Infinity'))
     with pytest.raises(DataError, match="finite"):
         CellResult.from_json(cell().to_json().replace('"seconds": 12.5', '"seconds": NaN'))

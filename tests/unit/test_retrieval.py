@@ -131,6 +131,8 @@ def test_sheets(photos, tmp_path):
     assert page.count("<img") == 7
     assert "http" not in page
     write_sheet(tmp_path / "sheet.png", "By color", None, hits)
-    assert Image.open(tmp_path / "sheet.png").size == (6 * 168 + 8, 192)
+    assert Image.open(tmp_path / "sheet.png").size == (6 * 168 + 8, 192 + 24)
+    write_sheet(tmp_path / "sheet.html", "By color", "a <b>striped</b> star", hits)
+    assert "“a &lt;b&gt;striped&lt;/b&gt; star”" in (tmp_path / "sheet.html").read_text()
     with pytest.raises(ConfigError, match=r"not 'sheet\.txt'"):
         write_sheet(tmp_path / "sheet.txt", "", None, hits)

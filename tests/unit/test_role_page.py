@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from dear.errors import RoleMapError
+from dear.reports.parts import Table
 from dear.reports.role_page import role_page
 from dear.roles.compare import compare_maps
 from dear.roles.examples import Example, Examples
@@ -30,9 +31,8 @@ def test_everything_is_escaped():
     head = HeadRole(layer=1, head=0, role=Role.OTHER, concept=EVIL, phrases=(EVIL,), entropy=0.5, shares={EVIL: 1.0})
     roles = RoleMap(heads=(head,), provenance=Provenance(source=EVIL, model=EVIL, clustering={EVIL: EVIL}))
     picture = Example(EVIL + '" onerror="x', Image.new("RGB", (90, 40)))
-    page = role_page(
-        roles, title=EVIL, examples={(1, 0): Examples((picture,), (picture,))}, tables={EVIL: [{EVIL: EVIL}]}
-    )
+    tables = [Table((EVIL,), ((EVIL,),), title=EVIL)]
+    page = role_page(roles, title=EVIL, examples={(1, 0): Examples((picture,), (picture,))}, tables=tables)
     assert EVIL not in page
     assert 'onerror="' not in page
     assert page.count("data:image/jpeg;base64,") == 2
@@ -71,7 +71,7 @@ def test_comparison_by_hand():
     # Roles: 3 of 4 agree, by chance (2*2 + 1*2) / 16. With concepts: 2 of 4, by chance (2*1 + 1*2) / 16.
     assert f"kappa of roles {(3 / 4 - 6 / 16) / (1 - 6 / 16):.3f}" in text
     assert f"of roles with concepts {(2 / 4 - 4 / 16) / (1 - 4 / 16):.3f}" in text
-    assert "| core attribute | 2 | 0 | 0 | 0 |" in text
+    assert re.search(r"\| core attribute +\| +2 \| +0 \| +0 \| +0 \|", text)
     assert "- (1, 1): core_attribute color / core_attribute shape" in text
 
 

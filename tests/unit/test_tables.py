@@ -3,7 +3,6 @@
 import csv
 import io
 from pathlib import Path
-from statistics import stdev
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,7 @@ from cells import PAPER_CLIP, WORLD_CLIP, cell, cross_cell, few_shot_cell, score
 from dear.errors import DataError
 from dear.evaluation.published import data_sets
 from dear.evaluation.results import Backbone, harmonic_mean
-from dear.evaluation.summary import Row, by_section, mean_and_std, strategies, summarise
+from dear.evaluation.summary import Row, by_section, further_readouts, summarise
 from dear.evaluation.tables import NO_RESULTS, to_csv, to_markdown
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -54,9 +53,9 @@ def csv_rows(results):
     return list(csv.DictReader(io.StringIO(to_csv(results))))
 
 
-def only_summary(results, **choice):
+def only_summary(results, readout=None):
     ((section, cells),) = by_section(results).items()
-    return summarise(section, cells, **choice)
+    return summarise(section, cells, readout)
 
 
 def test_golden_markdown():
@@ -68,13 +67,14 @@ def test_golden_csv():
 
 
 def test_validation_scores_never_stand_beside_the_papers():
-    shown = to_markdown([cell("dtd", tested_on="validation", epochs=10), cell("dtd", seed=2)])
+    shown = to_markdown([cell("dtd", tested_on="validation", epochs=10), cell("dtd", seed=2, epochs=5, cached_views=4)])
     validation, test = shown.split("## Base-to-novel")[1:]
     assert test.startswith(", 16 shots\n")
     assert "paper" in test
     assert validation.startswith(", 16 shots, validation images\n")
     assert "paper:" not in validation
-    assert "Trained for 10 epochs on new views of the images every epoch." in validation
+    assert "Trained for 10 epochs on new views of each image in every epoch." in validation
+    assert "Trained for 5 epochs on 4 cached views per image." in test
 
 
 def test_one_backbone_with_two_names_is_one():
@@ -85,8 +85,8 @@ def test_one_backbone_with_two_names_is_one():
 def test_no_results_are_a_sentence_and_a_header():
     assert to_markdown([]) == NO_RESULTS == "There are no results yet: no cell of the grid is done.\n"
     assert to_csv([]) == (
-        "protocol,method,variant,data,seed,shots,tested_on,epochs,cached_views,images,unreadable,skipped,seconds,steps,"
-        "alpha_cls,adapter_sha256\n"
+        "protocol,method,variant,data,seed,shots,recipe,tested_on,epochs,cached_views,images,unreadable,skipped,"
+        "seconds,steps,parameters,peak_memory_mb,artefact_bytes,adapter_sha256\n"
     )
 
 
@@ -95,19 +95,6 @@ def test_order_does_not_depend_on_the_order_of_seeds_and_methods():
     shuffled = [results[0], *reversed(results[1:5]), *reversed(results[5:])]
     assert to_csv(shuffled) == to_csv(results)
     assert to_markdown(shuffled) == to_markdown(results)
-
-
-@given(PERCENT, st.integers(2, 5))
-def test_equal_numbers_have_no_spread(value, count):
-    stat = mean_and_std([value] * count)
-    assert stat.mean == pytest.approx(value)
-    assert stat.std == 0
-    assert stat.seeds == count
-
-
-@given(st.lists(PERCENT, min_size=2, max_size=5))
-def test_spread_is_the_sample_deviation(values):
-    assert mean_and_std(values).std == pytest.approx(stdev(values), abs=1e-9)
 
 
 @given(st.lists(st.tuples(PERCENT, PERCENT), min_size=1, max_size=4))
@@ -124,7 +111,7 @@ def test_the_average_harmonic_mean_is_that_of_the_averages():
     results = [cell("dtd", base=(90.0, 0.0), novel=(30.0, 0.0)), cell("eurosat", base=(30.0, 0.0), novel=(90.0, 0.0))]
     average = only_summary(results).average(Row("dear", ""), "hm")
     assert average.stat.mean == 60
-    assert only_summary(results, other=True).average(Row("dear", ""), "hm").stat.mean == 0
+    assert only_summary(results, "decoupled").average(Row("dear", ""), "hm").stat.mean == 0
 
 
 def test_averages_go_over_the_seeds_that_have_every_data_set():
@@ -158,8 +145,8 @@ def test_the_whole_grid_stands_beside_the_printed_average():
     assert "the paper's Table 2; Table 6; Table 5; Supplement, Table 5, with" in to_markdown(results)
 
 
-def test_the_paper_s_decoupled_numbers_stand_beside_decoupled_inference():
-    decoupled = to_markdown([cell(data) for data in ELEVEN]).split("###")[1]
+def test_the_numbers_that_the_paper_prints_of_a_readout_stand_beside_it():
+    decoupled = to_markdown([cell(data) for data in ELEVEN]).split("### Readout: decoupled\n")[1]
     ours_and_paper = ["70.00", "85.94", "65.00", "78.50", "67.41", "82.05"]
     assert table_rows(decoupled)[-1] == ["**average**", "dear", "1", *ours_and_paper]
 
@@ -215,20 +202,86 @@ def test_a_cell_twice_is_refused():
     assert str(caught.value) == "There are two base-to-novel results of dear, beta=0.5 on dtd with seed 1."
 
 
-def test_strategies_of_the_protocols():
-    assert strategies("base-to-novel") == strategies("few-shot") == ("fusion", "fusion")
-    assert strategies("cross-dataset") == ("fusion", "decoupled")
-    assert strategies("domain") == ("fusion", "decoupled")
-    assert strategies("cross-dataset", other=True) == ("decoupled", "fusion")
+def test_a_readout_that_the_protocol_uses_everywhere_has_no_table():
+    assert further_readouts([cell(), zero_shot_cell()]) == ("decoupled",)
+    assert further_readouts([zero_shot_cell()]) == ()
+    assert further_readouts([few_shot_cell()]) == ("decoupled",)
+    assert further_readouts([cross_cell()]) == ("fusion", "decoupled")
+    assert further_readouts([cross_cell(readouts={"default": "fusion"})]) == ("decoupled",)
+    assert further_readouts([cell(readouts={"default": "fusion", "novel": "decoupled"})]) == ("fusion", "decoupled")
 
 
-def test_csv_of_transfer_names_source_targets_and_the_other_strategy():
+def test_the_main_table_reads_each_method_by_its_own_readouts():
+    other = cell(method="other", readouts={"default": "decoupled", "novel": "fusion"})
+    rows = {row[1]: row for row in table_rows(to_markdown([cell(), other, zero_shot_cell()]).split("###")[0])}
+    assert rows["dear"][3::2] == ["80.00", "60.00", "68.57"]
+    assert rows["other"][3::2] == ["70.00", "60.00", "64.62"]
+    assert rows["zero_shot"][3::2] == ["50.00", "55.00", "52.38"]
+
+
+def test_a_readout_s_table_has_the_methods_that_have_it():
+    main, *further = to_markdown([cross_cell(), zero_shot_cell(), cell()]).split("### Readout: ")
+    assert [text.split("\n")[0] for text in further] == ["decoupled", "fusion", "decoupled"]
+    assert {row[1] for row in table_rows(main)} == {"method", "dear", "zero_shot"}
+    assert {row[1] for row in table_rows(further[0].split("\n## ")[0])} == {"method", "dear"}
+    transfer = [dict(zip(("data", "accuracy"), (row[0], row[3]), strict=True)) for row in table_rows(further[1])[1:]]
+    assert [row["accuracy"] for row in transfer] == ["71.00", "40.00", "50.00", "45.00"]
+    assert [row[3] for row in table_rows(further[2])[1:]] == ["70.00", "45.00", "55.00", "50.00"]
+
+
+def test_an_average_by_a_readout_does_not_hide_missing_data_sets():
+    results = [cell("dtd"), zero_shot_cell("dtd"), zero_shot_cell("eurosat")]
+    decoupled = to_markdown(results).split("### Readout: decoupled\n")[1]
+    assert table_rows(decoupled)[-1][3] == "70.00 (1 of 2 sets)"
+
+
+def test_notes_name_the_readouts_of_methods_that_have_several():
+    notes = [line for line in to_markdown([cell(), zero_shot_cell(), cross_cell()]).splitlines() if "Readouts" in line]
+    assert notes == [
+        "- Readouts of dear in the main table: all by fusion.",
+        "- Readouts of dear in the main table: source by fusion, targets by decoupled.",
+    ]
+
+
+def test_recipes_are_never_mixed_and_the_paper_s_is_its_own():
+    shown = to_markdown([cell(), cell(recipe="shared")])
+    own, shared = shown.split("## Base-to-novel, 16 shots")[1:]
+    assert "paper" in own
+    assert shared.startswith(", shared recipe\n")
+    assert not any("paper" in row for row in table_rows(shared))
+
+
+def test_csv_has_every_number_by_the_further_readouts():
     crossed, domain = csv_rows([cross_cell(), cross_cell(protocol="domain")])
-    assert crossed["source_imagenet"] == "71.00"
-    assert crossed["source_imagenet_decoupled"] == "70.00"
-    assert (crossed["target_dtd"], crossed["target_dtd_fusion"]) == ("45.00", "40.00")
-    assert (crossed["average"], crossed["average_fusion"]) == ("50.00", "45.00")
+    assert (crossed["source_imagenet"], crossed["target_dtd"], crossed["average"]) == ("71.00", "45.00", "50.00")
+    by_fusion = [crossed[f"{name}_fusion"] for name in ("source_imagenet", "target_dtd", "average")]
+    decoupled = [crossed[f"{name}_decoupled"] for name in ("source_imagenet", "target_dtd", "average")]
+    assert by_fusion == ["71.00", "40.00", "45.00"]
+    assert decoupled == ["70.00", "45.00", "50.00"]
     assert (domain["source_imagenet"], domain["source_imagenet_decoupled"]) == ("71.00", "70.00")
+
+
+def test_csv_has_no_readout_of_a_protocol_that_shows_nothing_new():
+    header = csv_rows([cell(), zero_shot_cell(), cross_cell()])[0].keys()
+    assert [name for name in header if name.startswith("base")] == ["base", "base_decoupled"]
+    assert [name for name in header if name.startswith("average")] == ["average", "average_decoupled", "average_fusion"]
+    plain = csv_rows([cell(), zero_shot_cell()])[1]
+    assert (plain["base"], plain["base_decoupled"]) == ("50.00", "")
+
+
+def test_csv_is_one_plain_table():
+    header, *rows = csv.reader(io.StringIO(to_csv(every_protocol())))
+    assert len(set(header)) == len(header)
+    assert {len(row) for row in rows} == {len(header)}
+    assert len(rows) == len(every_protocol())
+
+
+def test_csv_says_what_a_cell_cost():
+    spent = cell(recipe="shared", parameters=1234, peak_memory_mb=512.126, artefact_bytes=99)
+    first, second = csv_rows([spent, zero_shot_cell()])
+    names = ("recipe", "parameters", "peak_memory_mb", "artefact_bytes")
+    assert [first[name] for name in names] == ["shared", "1234", "512.13", "99"]
+    assert [second[name] for name in names] == ["own", "", "", ""]
 
 
 def test_csv_copes_with_a_target_that_only_some_cells_have():
@@ -240,8 +293,8 @@ def test_csv_copes_with_a_target_that_only_some_cells_have():
 def test_csv_counts_images_over_all_tests_and_leaves_weights_empty_where_there_are_none():
     row, plain = csv_rows([cell(unreadable=2, skipped=3), zero_shot_cell()])
     assert (row["images"], row["unreadable"], row["skipped"], row["seconds"]) == ("200", "2", "3", "12.50")
-    assert (row["alpha_cls"], row["alpha_texture"]) == ("0.7500", "0.0500")
-    assert (plain["alpha_cls"], plain["alpha_texture"], plain["adapter_sha256"]) == ("", "", "")
+    assert (row["weight_cls"], row["weight_texture"]) == ("0.7500", "0.0500")
+    assert (plain["weight_cls"], plain["weight_texture"], plain["adapter_sha256"]) == ("", "", "")
 
 
 def test_names_with_signs_of_the_format_do_not_break_it():

@@ -13,6 +13,8 @@ from dear.world.clip import build, write_folder
 
 RUN = CliRunner()
 
+pytestmark = pytest.mark.xdist_group("world_cli")  # one untrained CLIP for all
+
 
 @pytest.fixture(scope="module")
 def untrained(tmp_path_factory):

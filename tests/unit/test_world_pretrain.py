@@ -20,6 +20,7 @@ from dear.world.losses import (
 )
 from dear.world.pretrain import Settings, learning_rate, make_batch, pretrain, remaining
 
+pytestmark = pytest.mark.xdist_group("pretrain")  # one whole run for all
 TINY = Settings(seed=3, steps=6, shard=10, captions=6, gray=2, warmup=2, dense_from=2)
 
 
@@ -61,16 +62,19 @@ def test_a_short_run_gives_the_same_losses_twice(whole_run, tmp_path):
     assert losses(tmp_path / "b")[0] != losses(whole_run)[0]
 
 
+def test_a_run_is_not_resumed_with_other_settings(whole_run):
+    for other in (replace(TINY, steps=8), replace(TINY, seed=9)):
+        with pytest.raises(ConfigError, match="other settings"):
+            pretrain(whole_run, other, resume=True)
+
+
+@pytest.mark.slow
 def test_the_length_may_change_before_the_cool_down_only(whole_run, tmp_path):
     longer = replace(TINY, steps=20)
     out = tmp_path / "run"
     pretrain(out, longer, stop_after=3)
     assert pretrain(out, TINY, resume=True, stop_after=4) == 4
     assert losses(out) == losses(whole_run)[:4]
-    with pytest.raises(ConfigError, match="other settings"):
-        pretrain(whole_run, replace(TINY, steps=8), resume=True)
-    with pytest.raises(ConfigError, match="other settings"):
-        pretrain(out, replace(TINY, seed=9), resume=True)
 
 
 def test_folder_rules(whole_run, tmp_path):

@@ -38,6 +38,7 @@ def test_the_tokenizer_is_the_one_the_code_makes(tmp_path):
     assert (tmp_path / MERGES_FILE).read_bytes() == (assets_folder() / MERGES_FILE).read_bytes()
 
 
+@pytest.mark.slow
 def test_attributes_are_known_as_well_as_the_docs_say(shipped):
     """On a sample; over all 4,000 renderings shape has 81.7 %, the others more than 94 %."""
     found = attribute_accuracy(*shipped, images=400)
@@ -47,6 +48,7 @@ def test_attributes_are_known_as_well_as_the_docs_say(shipped):
         assert found[attribute]["top1"] >= floor, found
 
 
+@pytest.mark.slow
 def test_data_sets_are_neither_hopeless_nor_saturated(shipped):
     rows = [dataset_accuracy(*shipped, load_world_dataset(name), per_class=4) for name in world_dataset_names()]
     for part in ("all", "base", "novel"):

@@ -97,7 +97,7 @@ class Layer:
         return y if self.side is None else y + self.side(self.pre1(rows))
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
 
 
 def layer_of(block: Any) -> Layer:

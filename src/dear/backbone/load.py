@@ -21,8 +21,10 @@ from torchvision import transforms
 
 from dear.backbone.augment import TrainTransform
 from dear.backbone.clip import FrozenClip, Geometry, content_hash
+from dear.backbone.safety import check_config, check_weights, check_weights_file
 from dear.backbone.support import unsupported
 from dear.errors import BackboneError, HubError, did_you_mean
+from dear.files import NotRegularError, read_regular
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -39,6 +41,7 @@ def load_clip(
     *,
     precision: Precision = "fp32",
     seed: int = 0,
+    allow_pickled: bool = False,
 ) -> FrozenClip:
     """Load a frozen CLIP with its preprocessing, tokenizer, geometry and weights' hash.
 
@@ -49,20 +52,27 @@ def load_clip(
             Folders and hub repositories bring their own weights: leave it out.
         device: where to put the model.
         precision: type of the frozen weights; what is trained on top stays fp32.
-        seed: decides the random weights, where they are asked for.
+        seed: decides the random weights, if they are asked for.
+        allow_pickled: read weights of a folder or file that is no safetensors file (tensors only, never code).
     """
     pretrained = str(pretrained) if isinstance(pretrained, Path) else pretrained
     home = _check_arguments(name, pretrained, device, precision, seed)
     name = _resolve_name(name)
     source = _source(name)
     config = _read_config(source)
+    if source.startswith(("local-dir:", "hf-hub:")):
+        check_config(name, config)
     if reason := unsupported(config):
         raise BackboneError(f"{name} cannot be adapted: {reason}. Use a CLIP ViT, such as {SUGGESTION}.")
     _check_weights_named(source, pretrained, config)
+    if source.startswith("local-dir:") and pretrained != RANDOM:
+        check_weights(Path(source.removeprefix("local-dir:")), allow_pickled=allow_pickled)
+    elif pretrained is not None and pretrained != RANDOM and Path(pretrained).is_file():
+        check_weights_file(Path(pretrained), allow_pickled=allow_pickled)
     model = _create(source, pretrained, seed)
     with _one_sentence(source, pretrained):
         geometry = _geometry(model, config)
-    tokenizer = _tokenizer(source, geometry.vocab_size)
+    tokenizer = _tokenizer(source, geometry.vocab_size, uses_hub=bool(config["text_cfg"].get("hf_tokenizer_name")))
     weights_sha256 = content_hash(model.state_dict())
     if precision != "fp32":
         _cast(model, DTYPES[precision])
@@ -136,7 +146,9 @@ def _read_config(name: str) -> dict[str, Any]:
     if name.startswith("local-dir:"):
         path = Path(name.removeprefix("local-dir:")) / "open_clip_config.json"
         try:
-            config = json.loads(path.read_text(encoding="utf-8"))["model_cfg"]
+            config = json.loads(read_regular(path))["model_cfg"]
+        except NotRegularError as error:
+            raise BackboneError(f"{path} cannot be read: {error.strerror}.") from None
         except OSError:
             raise BackboneError(
                 f"{path} does not exist: local-dir: needs a folder with open_clip_config.json and weights."
@@ -189,6 +201,7 @@ def _create(name: str, pretrained: str | None, seed: int) -> Any:
             pretrained=None if random else pretrained,
             load_weights=not random,
             require_pretrained=not random,
+            weights_only=True,
         )
 
 
@@ -222,10 +235,15 @@ def _geometry(model: Any, config: dict[str, Any]) -> Geometry:
     )
 
 
-def _tokenizer(name: str, vocab_size: int) -> Callable[..., Tensor]:
-    """The tokenizer that belongs to the weights; a folder may bring its own merges (`bpe_merges.txt.gz`)."""
+def _tokenizer(name: str, vocab_size: int, *, uses_hub: bool) -> Callable[..., Tensor]:
+    """The tokenizer that belongs to the weights; a folder may bring its own merges (`bpe_merges.txt.gz`).
+
+    One from a hub never runs code of its own, nor asks whether it may.
+    """
     merges = Path(name.removeprefix("local-dir:")) / MERGES_FILE
-    own = {"bpe_path": str(merges)} if name.startswith("local-dir:") and merges.is_file() else {}
+    own: dict[str, Any] = {"trust_remote_code": False} if uses_hub else {}
+    if name.startswith("local-dir:") and merges.is_file():
+        own = {"bpe_path": str(merges)}
     with _quiet_open_clip(), _one_sentence(name, what="tokenizer"):
         tokenizer: Callable[..., Tensor] = open_clip.get_tokenizer(name, **own)
     if getattr(tokenizer, "vocab_size", 0) > vocab_size:

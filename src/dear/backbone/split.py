@@ -44,7 +44,7 @@ def contributions(vision: VisionTower, rows_BND: Tensor) -> Contributions:
     """Run the image tower once from `rows@1`, noting what each part adds to the [CLS] row."""
     heads: list[Tensor] = []
     mlps: list[Tensor] = []
-    layers = [_noting(layer, heads, mlps) for layer in vision.layers]
+    layers = noting(vision.layers, heads, mlps)
     final_BD = vision.run(rows_BND, layers=layers, read=[0])[:, 0]
     terms_BXD = torch.cat([rows_BND[:, :1], torch.stack(mlps, 1), torch.cat(heads, 1)], dim=1)
     terms_BXE = _project(vision, final_BD, terms_BXD)
@@ -75,11 +75,15 @@ def _place(text: str) -> tuple[int, int]:
     return int(layer), int(head)
 
 
-def _noting(layer: Layer, heads: list[Tensor], mlps: list[Tensor]) -> Layer:
-    """The same layer, noting what its heads (B, H, D) and its MLP (B, D) add to the first row."""
+def noting(layers: Sequence[Layer], heads: list[Tensor], mlps: list[Tensor]) -> list[Layer]:
+    """The same layers, noting what their heads (B, H, D) and their MLPs (B, D) add to the first row."""
+    return [_noting(layer, heads, mlps) for layer in layers]
 
+
+def _noting(layer: Layer, heads: list[Tensor], mlps: list[Tensor]) -> Layer:
     def out(joined_BQD: Tensor) -> Tensor:
-        gathered_BHE = joined_BQD[:, 0].unflatten(-1, (layer.heads, -1))
+        first_BD = joined_BQD[:, 0]
+        gathered_BHE = first_BD.reshape(first_BD.shape[0], layer.heads, -1)
         heads.append(layer.post1(_head_terms(layer, gathered_BHE)))
         return layer.out(joined_BQD)
 
@@ -95,7 +99,7 @@ def _head_terms(layer: Layer, gathered_BHE: Tensor) -> Tensor:
     """What each head adds to a row, (B, H, D), before `post1`; the output bias is shared out over the heads."""
     out = layer.out
     assert isinstance(out, nn.Linear)
-    weight_DHE = out.weight.unflatten(1, (layer.heads, -1))
+    weight_DHE = out.weight.view(out.weight.shape[0], layer.heads, -1)
     terms_BHD = torch.einsum("bhe,dhe->bhd", gathered_BHE, weight_DHE)
     return terms_BHD + out.bias / layer.heads
 

@@ -39,6 +39,7 @@ def discover(
     """Find the role of every head of a CLIP's last layers, from images and a pool of phrases."""
     from dear.cli.talk import progress_bar, say
     from dear.files import prepare_folder
+    from dear.reports.discovery import FILES, write_discovery
     from dear.roles.concepts import ClusterSettings, load_encoder
     from dear.roles.discover import DiscoverySettings, first_examined_layer
     from dear.roles.discover import discover as run
@@ -46,7 +47,6 @@ def discover(
     from dear.roles.moments import collect_moments
     from dear.roles.sources import images_from, pool_from
     from dear.roles.stability import stability
-    from dear.roles.store import FILES, write_discovery
 
     choices: dict[str, Any] = {"rule": rule, "phrases": phrases, "first_layer": first_layer}
     clustering: dict[str, Any] = {"centroids": centroids}
@@ -119,8 +119,8 @@ def ablate(
     from dear.cli.talk import progress_bar
     from dear.data.images import image_batches
     from dear.files import write_result
-    from dear.roles.ablation import collect_terms
-    from dear.roles.ablation_report import as_markdown, check_fits, measure
+    from dear.reports.ablation import ablation_markdown
+    from dear.roles.ablation import check_fits, collect_terms, measure
     from dear.roles.rolemap import RoleMap
     from dear.roles.sources import tasks_from
 
@@ -133,7 +133,7 @@ def ablate(
     with progress_bar("reading images", len(image_list)) as advance:
         groups = image_batches(image_list, backbone.preprocess_eval, size=64)
         terms, read = collect_terms(backbone, groups, progress=advance)
-    report = as_markdown(measure(backbone, role_map, terms, [task.only(read) for task in tasks], draws=draws))
+    report = ablation_markdown(measure(backbone, role_map, terms, [task.only(read) for task in tasks], draws=draws))
     typer.echo(report)
     if out is not None:
         write_result(out, report + "\n")

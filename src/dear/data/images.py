@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,9 +15,14 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from dear.errors import ImageError
-from dear.files import sha256
+from dear.files import MEGABYTE, NotRegularError, read_regular, sha256, shown
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "MPO")
+"""The only decoders that ever see a file: none of them starts a program, as the one for EPS would."""
+LARGEST_FILE = 512 * MEGABYTE
+LONGEST_SIDE = 50_000
+"""Pixels of an image's longer side; a strip of a million pixels is no photograph and breaks every resize."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +72,20 @@ def is_image_name(name: str) -> bool:
 
 
 def open_image(path: Path) -> Image.Image:
-    """An image as upright RGB; anything wrong with it is one sentence."""
+    """An image as upright RGB; anything wrong with it is one sentence.
+
+    Only regular files of a sensible size are read, and only the named formats are decoded.
+    """
     try:
-        with Image.open(path) as image:
+        data = read_regular(path, most=LARGEST_FILE)
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             if image.width * image.height > (Image.MAX_IMAGE_PIXELS or float("inf")):
+                raise Image.DecompressionBombError
+            if max(image.size) > LONGEST_SIDE:
                 raise Image.DecompressionBombError
             return as_rgb(image)
     except Exception as error:  # decoders raise all sorts of things over damaged files
-        raise ImageError(f"{path} cannot be read: {_reason(path, error)}.") from error
+        raise ImageError(f"{shown(path)} cannot be read: {_reason(path, error)}.") from error
 
 
 def _reason(path: Path, error: Exception) -> str:
@@ -85,6 +97,8 @@ def _reason(path: Path, error: Exception) -> str:
         return "it does not exist; check the path"
     if isinstance(error, PermissionError):
         return "reading it is not permitted; change its permissions"
+    if isinstance(error, NotRegularError):
+        return f"{error.strerror}; replace or remove it"
     what = "it is empty" if path.is_file() and path.stat().st_size == 0 else "it is damaged or not an image"
     return f"{what}; replace or remove it"
 
@@ -138,6 +152,8 @@ def image_batches(
             return preprocess(images.open(index))
         except ImageError as error:
             return error
+        except Exception as error:  # noqa: BLE001  # one image never ends the job of all
+            return ImageError(f"{shown(images.names[index])} cannot be used: {type(error).__name__}: {error}")
 
     def submit(first: int) -> list[Any]:
         return [pool.submit(read, index) for index in range(first, min(first + size, len(images)))]

@@ -23,7 +23,7 @@ class ClassList:
     descriptions: Mapping[str, tuple[str, ...]] | None = None
     """Sentences per class, if some were given."""
     seen: tuple[int, ...] | None = None
-    """Place of each class in the list that was trained on, -1 if it is not in it; None before any training."""
+    """Place of each class in the list that was trained on, -1 if it is not in it; a model's list always knows."""
     whole: ClassList | None = None
     """The list that this one is a part of."""
     at: slice = field(default_factory=lambda: slice(None))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import csv
-import json
+import io
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dear import documents
 from dear.data.dataset import Item, in_order
 from dear.data.images import is_image_name
 from dear.errors import DataError
+from dear.files import NotRegularError, read_regular
 
 IGNORED_FOLDERS = {"BACKGROUND_Google", "Faces_easy"}
+PATHS, LABELS = ("path", "file", "image", "filename"), ("label", "class", "classname", "name")
+"""What the columns of a CSV list may be called."""
 
 
 class Read(NamedTuple):
@@ -72,13 +76,14 @@ def read_imagenet_numbered(folder: Path, images: str) -> Read:
 def read_aircraft(folder: Path) -> Read:
     """FGVCAircraft: `variants.txt` and `images_variant_{train,val,test}.txt`."""
     names = _lines(folder / "variants.txt")
+    place = {name: number for number, name in enumerate(names)}
     splits = []
     for split in ("train", "val", "test"):
         path = folder / f"images_variant_{split}.txt"
         rows = [line.split(" ", 1) for line in _lines(path)]
         try:
-            splits.append(in_order([Item(f"{image}.jpg", names.index(name)) for image, name in rows]))
-        except ValueError:
+            splits.append(in_order([Item(f"{image}.jpg", place[name]) for image, name in rows]))
+        except (KeyError, ValueError):
             raise DataError(f"{path} names a variant that variants.txt does not have.") from None
     return Read(tuple(names), *splits)
 
@@ -108,17 +113,24 @@ def read_list(path: Path) -> Read:
     """A CSV or JSON list of (path, label): labels are class names, paths are below the list's folder."""
     rows = _json(path) if path.suffix.lower() == ".json" else _csv(path)
     try:
-        pairs = [
-            (str(row["path"]), str(row["label"])) if isinstance(row, dict) else (str(row[0]), str(row[1]))
-            for row in rows
-        ]
+        pairs = [_pair(row) for row in rows]
     except (KeyError, IndexError, TypeError):
         raise DataError(f"{path} needs a path and a label in every row.") from None
     names = sorted({label for _, label in pairs})
+    if "" in names or any(not image for image, _ in pairs):
+        raise DataError(f"{path} has a row with an empty path or label: complete or remove it.")
     if len(names) < 2:
         raise DataError(f"{path} names {len(names)} class(es): at least 2 are needed.")
     _refuse_same(names, f"labels in {path}")
-    return Read(tuple(names), train=in_order([Item(image, names.index(label)) for image, label in pairs]))
+    place = {label: number for number, label in enumerate(names)}
+    return Read(tuple(names), train=in_order([Item(image, place[label]) for image, label in pairs]))
+
+
+def _pair(row: Any) -> tuple[str, str]:
+    image, label = (row["path"], row["label"]) if isinstance(row, dict) else (row[0], row[1])
+    if not isinstance(image, str) or not isinstance(label, str | int) or isinstance(label, bool):
+        raise TypeError
+    return image.strip(), str(label).strip()
 
 
 def read_class_names(path: Path) -> dict[str, str]:
@@ -178,27 +190,48 @@ def _refuse_same(names: Sequence[str], what: str) -> None:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except OSError:
-        raise DataError(f"{path} is missing: see 'dear check data' for where to get it.") from None
+    return [line.strip() for line in _text(path).splitlines() if line.strip()]
 
 
 def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise DataError(f"{path} is missing: see 'dear check data' for where to get it.") from None
-    except ValueError:
-        raise DataError(f"{path} is not valid JSON: fetch it again.") from None
+    return documents.parse(_text(path), where=str(path), what="a list of images", error=DataError)
 
 
 def _csv(path: Path) -> list[Any]:
+    """Rows of (path, label); with a header, columns are found by their names, in any order and case."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = [row for row in csv.reader(file) if row]
-    except OSError:
-        raise DataError(f"{path} is missing.") from None
-    except (UnicodeDecodeError, csv.Error):
-        raise DataError(f"{path} is not a CSV file in UTF-8.") from None
-    return rows[1:] if rows and [cell.strip().lower() for cell in rows[0][:2]] == ["path", "label"] else rows
+        rows = [
+            row for row in csv.reader(io.StringIO(_text(path), newline=""), strict=True) if any(map(str.strip, row))
+        ]
+    except csv.Error as error:
+        raise DataError(f"{path} is not a CSV file ({error}).") from None
+    if not rows:
+        return rows
+    head = [cell.strip().lower() for cell in rows[0]]
+    columns = [next((head.index(name) for name in names if name in head), None) for names in (PATHS, LABELS)]
+    if None not in columns:
+        at_path, at_label = columns
+        try:
+            return [[row[at_path], row[at_label]] for row in rows[1:]]  # type: ignore[index]
+        except IndexError:
+            raise DataError(f"{path} has a row with fewer columns than its header.") from None
+    if not is_image_name(Path(rows[0][0]).name):
+        raise DataError(
+            f"{path} begins with {', '.join(rows[0][:3])!r}, which is neither an image nor a header with the columns "
+            f"path and label: name them so."
+        )
+    return rows
+
+
+def _text(path: Path) -> str:
+    """The content of a text file in UTF-8, without a byte-order mark."""
+    try:
+        return read_regular(path).decode("utf-8-sig")
+    except NotRegularError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing: see 'dear data check' for where to get it.") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not a text file in UTF-8.") from None

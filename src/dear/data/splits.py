@@ -7,10 +7,13 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Literal
 
 from dear.data.dataset import Dataset, Item, in_order
 from dear.errors import ConfigError, DataError
 from dear.files import sha256
+
+Half = Literal["all", "base", "novel"]
 
 FORMAT = "dear-shots"
 FORMAT_VERSION = 1

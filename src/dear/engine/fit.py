@@ -10,8 +10,9 @@ from typing import Any
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.dataset import Dataset
+from dear.data.splits import Half
 from dear.datasets import is_world, open_dataset
-from dear.engine.job import Half, make_job
+from dear.engine.job import make_job
 from dear.engine.loop import Metrics
 from dear.engine.ranks import local_device
 from dear.engine.run import run_job

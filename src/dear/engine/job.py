@@ -7,13 +7,13 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Any
 
 from dear import __version__
 from dear.backbone.clip import FrozenClip
 from dear.data.dataset import Dataset, Item
 from dear.data.prompts import class_list
-from dear.data.splits import few_shot, held_out, labels_of, restrict
+from dear.data.splits import Half, few_shot, held_out, labels_of, restrict
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError
 from dear.files import sha256
@@ -22,7 +22,6 @@ from dear.methods.recipe import RECIPES, Recipe, RecipeName, resolve
 from dear.methods.registry import get_method
 from dear.model import Model
 
-Half = Literal["all", "base", "novel"]
 HELD_OUT = 4
 """Images per class that a method chooses on, at most."""
 

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -73,7 +74,10 @@ class Stores:
                 made.update(compute())
             return made[name]
 
-        return {name: store.fetch([key], lambda _, name=name: anew(name)) for name, store in self._stores.items()}
+        def compute_one(name: str) -> Callable[[list[int]], Tensor]:
+            return lambda _: anew(name)
+
+        return {name: store.fetch([key], compute_one(name)) for name, store in self._stores.items()}
 
     def __enter__(self) -> Stores:
         """Use the stores within a `with` block."""
@@ -108,10 +112,14 @@ def evaluation_states(
         return
     keys = [row_key(dataset, item) for item in items]
     names, preprocess = model.names(), model.clip.preprocess_eval
+    compute = _computer(model.clip, names)
+
+    def anew(item: Item) -> States:
+        return compute(preprocess(dataset.open(item.id))[None])
+
     with Stores(cache, model.clip, names, EVALUATION) as stores:
         chosen = [index for index, key in enumerate(keys) if key not in stores]
         listed = dataset.images([items[i] for i in chosen])
-        compute = _computer(model.clip, names)
         found = _fill(stores, listed, preprocess, compute, [keys[i] for i in chosen], workers, progress)
         problems |= {chosen[index]: problem for index, problem in found.items()}
         good = [index for index in range(len(items)) if index not in problems]
@@ -119,10 +127,7 @@ def evaluation_states(
             rows: dict[int, States] = {}
             for index in good[first : first + batch_size]:
                 with _noting(problems, index):
-                    item = items[index]
-                    rows[index] = stores.fetch(
-                        keys[index], lambda item=item: compute(preprocess(dataset.open(item.id))[None])
-                    )
+                    rows[index] = stores.fetch(keys[index], partial(anew, items[index]))
             if rows:
                 joined = {name: torch.cat([row[name] for row in rows.values()]) for name in names}
                 yield StateBatch(tuple(rows), {name: x.to(model.clip.device) for name, x in joined.items()})
@@ -217,6 +222,9 @@ def cached_views(
         item = items[index]
         return transform(dataset.open(item.id), random.Random(f"cached view {view} {item.id}"))
 
+    def anew(place: tuple[int, int]) -> States:
+        return compute(draw(*place)[None])
+
     with Stores(cache, clip, own_names, told) as stores:
         own = [place for place in wanted[ranks.rank :: ranks.world] if keys[place] not in stores]
         drawn: Any = ImageList(tuple(keys[place] for place in own), lambda position: draw(*own[position]))  # type: ignore[arg-type, return-value]
@@ -230,7 +238,7 @@ def cached_views(
         first = random.Random(f"first view {seed} {items[index].id}").randrange(views)
         places = [(index, (first + epoch * per_step + number) % views) for number in range(per_step)]
         with lock:  # what is damaged or could not be read is tried again
-            rows = [stores.fetch(keys[place], lambda place=place: compute(draw(*place)[None])) for place in places]
+            rows = [stores.fetch(keys[place], partial(anew, place)) for place in places]
             found: dict[str, Tensor] = {name: torch.cat([row[name] for row in rows]) for name in own_names}
             if plain is not None:
                 item = items[index]
@@ -247,28 +255,24 @@ def drawn_images(
     model: Model, dataset: Dataset, items: Sequence[Item], *, seed: int, crop: tuple[float, float], workers: int
 ) -> Draw:
     """The images to train on as quantities, `needs.views` augmented views of each: for `begin` and `finish`."""
-    clip, views = model.clip, model.method.needs.views
+    clip, names = model.clip, model.names(training=True)
+    own = [name for name in names if not name.startswith(PLAIN)]
     transform = replace(clip.preprocess_train, scale=crop)
-    names = model.names(training=True)
-    passes: list[States] = []
-    for view in range(views):
-        images = ImageList(
-            tuple(item.id for item in items),
-            lambda place, view=view: (dataset.open(items[place].id), items[place].id, view),  # type: ignore[arg-type, return-value]
-        )
 
-        def augmented(opened: Any) -> Tensor:
-            image, item_id, number = opened
-            return transform(image, random.Random(view_name(seed, 0, item_id, number)))
+    def drawn(view: int) -> ImageList:
+        def augmented(place: int) -> Any:
+            item = items[place]
+            return transform(dataset.open(item.id), random.Random(view_name(seed, 0, item.id, view)))
 
-        passes.append(_all_states(model, images, augmented, names, workers))
-    kept = passes[0].pop("kept").tolist()
-    for one in passes[1:]:
-        one.pop("kept")
-    image = {
-        name: passes[0][name] if name.startswith(PLAIN) else torch.stack([one[name] for one in passes])
-        for name in names
-    }
+        return ImageList(tuple(item.id for item in items), augmented)
+
+    passes = [
+        _all_states(model, drawn(view), lambda image: image, own, workers) for view in range(model.method.needs.views)
+    ]
+    kept, image = passes[0][0], {name: torch.stack([states[name] for _, states in passes]) for name in own}
+    if plain := [name for name in names if name.startswith(PLAIN)]:
+        shown = dataset.images([items[place] for place in kept])
+        image |= _all_states(model, shown, clip.preprocess_eval, plain, workers)[1]
     labels = torch.tensor([items[place].label for place in kept])
     return Draw(image, labels.to(clip.device), model.required_classes(), seed)
 
@@ -277,22 +281,21 @@ def held_images(model: Model, dataset: Dataset, items: Sequence[Item], *, seed: 
     """Held-out images as quantities, without augmentation; None if there are none."""
     if not items:
         return None
-    found = _all_states(model, dataset.images(items), model.clip.preprocess_eval, model.names(), workers)
-    labels = torch.tensor([items[place].label for place in found.pop("kept").tolist()])
-    return Draw(found, labels.to(model.clip.device), model.required_classes(), seed)
+    kept, image = _all_states(model, dataset.images(items), model.clip.preprocess_eval, model.names(), workers)
+    labels = torch.tensor([items[place].label for place in kept])
+    return Draw(image, labels.to(model.clip.device), model.required_classes(), seed)
 
 
 def _all_states(
     model: Model, images: ImageList, preprocess: Callable[..., Tensor], names: Sequence[str], workers: int
-) -> States:
-    """Quantities of all readable images, and under "kept" which those are."""
+) -> tuple[list[int], States]:
+    """Which images can be read, and their quantities."""
     parts: list[States] = []
     kept: list[int] = []
-    training = set(names) != set(model.names())
     for part in image_batches(images, preprocess, size=BATCH, workers=workers):
         if part.images is not None:
-            parts.append(model.states(part.images.to(model.clip.device), training=training))
+            parts.append(model.states(part.images.to(model.clip.device), names=names))
             kept += part.indices
     if not parts:
         raise ImageError("None of the images can be read.")
-    return {**{name: torch.cat([part[name] for part in parts]) for name in names}, "kept": torch.tensor(kept)}
+    return kept, {name: torch.cat([part[name] for part in parts]) for name in names}

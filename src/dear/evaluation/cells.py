@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from dear.data.splits import Half
 from dear.errors import ConfigError, did_you_mean
-from dear.evaluation.results import Part, Protocol
+from dear.evaluation.results import Protocol
 from dear.files import sha256
+from dear.methods.base import Method
 from dear.methods.registry import get_method
 
 LONGEST_NAME = 150
@@ -26,15 +28,15 @@ class Cell:
     data: str
     seed: int
     shots: int
-    half: Part
+    half: Half
     """The classes that are learned."""
-    tests: tuple[tuple[str, Part], ...]
+    tests: tuple[tuple[str, Half], ...]
     variant: str = ""
-    """What sets this cell apart from the method as it is, "" where nothing does."""
+    """What sets this cell apart from the method as it is, "" if nothing does."""
 
     @property
     def slug(self) -> str:
-        """A file name of its own; where letters had to be replaced, a hash tells it from others."""
+        """A file name of its own; if letters had to be replaced, a hash tells it from others."""
         variant = f"-{self.variant}" if self.variant else ""
         plain = f"{self.method}{variant}-{self.data}-{self.shots}shots-seed{self.seed}"
         safe = "".join(letter if letter.isalnum() or letter in "-_=.," else "_" for letter in plain)[:LONGEST_NAME]
@@ -65,24 +67,26 @@ def make_cells(
     check_choices(methods, choices)
     cells = []
     for learned, method in product([source] if source else data, methods):
-        names = [name for name in choices if name in get_method(method).choice_names]
-        told = [name for name in names if name != "roles" or len(choices[name]) > 1]
+        known = get_method(method)
+        names = [name for name in choices if name in known.Config.model_fields]
+        told = [name for name in names if name not in known.untold or len(choices[name]) > 1]
         half, tests = plan(protocol, learned, [one for one in data if one != source])
         for values in product(*(tuple(dict.fromkeys(choices[name])) for name in names)):
             chosen = dict(zip(names, values, strict=True))
-            variant = _variant({name: chosen[name] for name in told})
+            variant = _variant({name: chosen[name] for name in told}, known)
             for number, seed in product(shots, seeds):
                 cells.append(Cell(protocol, method, tuple(chosen.items()), learned, seed, number, half, tests, variant))
     return cells
 
 
-def _variant(chosen: Mapping[str, Any]) -> str:
-    """Choices as a person would type them; masks by roles are the method as it is."""
-    told = {name: value for name, value in chosen.items() if (name, value) != ("mask", "roles")}
+def _variant(chosen: Mapping[str, Any], method: type[Method]) -> str:
+    """Choices as a person would type them; with its defaults a method is as it is."""
+    fields = method.Config.model_fields
+    told = {name: value for name, value in chosen.items() if value != fields[name].default}
     return ",".join(f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in told.items())
 
 
-def plan(protocol: Protocol, learned: str, targets: Sequence[str]) -> tuple[Part, tuple[tuple[str, Part], ...]]:
+def plan(protocol: Protocol, learned: str, targets: Sequence[str]) -> tuple[Half, tuple[tuple[str, Half], ...]]:
     """Which classes a protocol learns, and what it tests."""
     if protocol == "base-to-novel":
         return "base", ((learned, "base"), (learned, "novel"))
@@ -97,7 +101,7 @@ def _known(names: set[str]) -> str:
 
 def check_choices(methods: Sequence[str], choices: Mapping[str, Sequence[Any]]) -> None:
     """Refuse a choice that none of the methods knows."""
-    known = {name for method in methods for name in get_method(method).choice_names}
+    known = {name for method in methods for name in get_method(method).Config.model_fields}
     for name in choices:
         if name not in known:
             raise ConfigError(

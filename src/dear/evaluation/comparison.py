@@ -1,11 +1,11 @@
-"""The paper's number for a place in one of our tables, where it prints one for the same method, training and data."""
+"""The paper's number for a place in one of our tables, if it prints one for the same method, training and data."""
 
 from __future__ import annotations
 
 from statistics import fmean
 from typing import Literal, NamedTuple, cast
 
-from dear.evaluation.published import AVERAGE, DECOUPLED, Printed, Quantity, data_sets, find_published
+from dear.evaluation.published import AVERAGE, Printed, Quantity, data_sets, find_published, readout_variant
 from dear.evaluation.summary import Row, Section, Summary
 
 PAPER_SHOTS = 16
@@ -13,7 +13,7 @@ PAPER_SOURCE = "imagenet"
 
 
 class PaperNumber(NamedTuple):
-    """A published number as text, the table it is from, and how it was come by.
+    """A published number as text, the table it is from, and how it was obtained.
 
     "printed": as it is. "corrected": a harmonic mean that does not follow, with the computed one in brackets.
     "mean": over those of the paper's data sets that our average goes over, marked with a star.
@@ -24,18 +24,15 @@ class PaperNumber(NamedTuple):
     kind: Literal["printed", "corrected", "mean"]
 
 
-def paper_number(summary: Summary, row: Row, data: str | None, column: str, *, other: bool) -> PaperNumber | None:
-    """The paper's number beside an entry of a table, by the protocol's inference strategies or the other ones.
-
-    `data` is None for the average.
-    """
+def paper_number(summary: Summary, row: Row, data: str | None, column: str) -> PaperNumber | None:
+    """The paper's number beside an entry of a table; `data` is None for the average."""
     section, variant = summary.section, row.variant
-    if section.shots != PAPER_SHOTS or section.source not in (None, PAPER_SOURCE) or section.tested_on != "test":
+    if section.shots != PAPER_SHOTS or section.source not in (None, PAPER_SOURCE):
         return None
-    if other:
-        if section.protocol != "base-to-novel" or variant:
-            return None
-        variant = DECOUPLED
+    if section.tested_on != "test" or section.recipe != "own":
+        return None
+    if summary.readout is not None:
+        variant = readout_variant(variant, summary.readout)
     if data is None:
         average = summary.average(row, column)
         if average is None:

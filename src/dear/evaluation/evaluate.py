@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dear.data.dataset import Dataset, Item
-from dear.engine.job import Half
+from dear.data.splits import Half
 from dear.engine.states import evaluation_states
 from dear.errors import DataError
 from dear.evaluation.results import PerClass, Scores

@@ -222,7 +222,7 @@ def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None]
         recipe=setting.recipe,
         epochs=job.resolved.epochs if progress.step else None,
         cached_views=setting.cached_views,
-        readouts=dict(model.method.readouts),
+        readouts=dict(model.method.readouts),  # type: ignore[arg-type]
         scores=tuple(found.scores for found in tests),
         weights=tests[0].weights,
         parameters=sum(parameter.numel() for parameter in model.trainable().values()),

@@ -11,9 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dear.evaluation.results import Protocol, harmonic_mean
 
 AVERAGE = "average"
-"""Stands for a data set's name where the paper averages over data sets (or over targets)."""
-DECOUPLED = "strategy=decoupled"
-"""The variant under which the paper's decoupled inference is stored."""
+"""Stands for a data set's name if the paper averages over data sets (or over targets)."""
 
 TABLES = (
     "base-to-novel",
@@ -24,9 +22,9 @@ TABLES = (
     "seeds",
     "inference-strategy",
     "entropy-threshold",
-    "roles-and-attributes",
+    "roles",
 )
-"""Names of the tables, the paper's main ones first: where two tables print the same quantity, the first is found."""
+"""Names of the tables, the paper's main ones first: if two tables print the same quantity, the first is found."""
 
 Quantity = Literal["base", "novel", "hm", "accuracy"]
 
@@ -38,7 +36,7 @@ class _Strict(BaseModel):
 
 
 class Printed(_Strict):
-    """What a table prints for one method on one data set, in per cent; None where it prints nothing."""
+    """What a table prints for one method on one data set, in per cent; None if it prints nothing."""
 
     base: float | None = None
     novel: float | None = None
@@ -52,7 +50,7 @@ class Printed(_Strict):
 
     @property
     def computed_hm(self) -> float | None:
-        """Harmonic mean of the printed base and novel, where both are printed."""
+        """Harmonic mean of the printed base and novel, if both are printed."""
         return None if self.base is None or self.novel is None else harmonic_mean(self.base, self.novel)
 
     @property
@@ -73,7 +71,7 @@ class PublishedRow(_Strict):
     variant: str
     scores: dict[str, Printed] = Field(min_length=1)
     spread: dict[str, Printed] = {}
-    """Standard deviation over seeds, where the paper prints it."""
+    """Standard deviation over seeds, if the paper prints it."""
 
 
 class PublishedTable(_Strict):
@@ -100,6 +98,11 @@ def published_table(name: str) -> PublishedTable:
     return PublishedTable.model_validate_json(file.read_text(encoding="utf-8"))
 
 
+def readout_variant(variant: str, readout: str) -> str:
+    """The variant under which the numbers of a variant by one readout are stored."""
+    return ",".join(filter(None, (variant, f"readout={readout}")))
+
+
 def find_published(protocol: Protocol, method: str, variant: str = "", data: str = AVERAGE) -> Found | None:
     """What the paper prints for a method (as the grid names it) on a data set, or None."""
     wanted = _settings(variant)
@@ -111,7 +114,7 @@ def find_published(protocol: Protocol, method: str, variant: str = "", data: str
 
 
 def data_sets(protocol: Protocol) -> tuple[str, ...]:
-    """The data sets over which the paper's average of a protocol goes; () where it prints no table."""
+    """The data sets over which the paper's average of a protocol goes; () if it prints no table."""
     for table in map(published_table, TABLES):
         if table.protocol == protocol:
             names = (name for name in table.rows[0].scores if name != AVERAGE)
@@ -120,7 +123,7 @@ def data_sets(protocol: Protocol) -> tuple[str, ...]:
 
 
 def _settings(variant: str) -> frozenset[tuple[str, str | float]]:
-    """A variant whatever the order of its settings, with 0 and 0.0 the same."""
+    """A variant as a set of its settings: order does not matter, and 0 equals 0.0."""
     pairs = (setting.partition("=") for setting in variant.split(",") if setting)
     return frozenset((name.strip(), _number(value.strip())) for name, _, value in pairs)
 

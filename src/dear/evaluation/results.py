@@ -8,22 +8,31 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dear.config import problems
+from dear.data.splits import Half
 from dear.errors import DataError
+from dear.evaluation.old_results import from_format_1
 
 FORMAT: Final = "dear-cell"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 Protocol = Literal["base-to-novel", "few-shot", "cross-dataset", "domain"]
-Part = Literal["base", "novel", "all"]
-Strategy = Literal["fusion", "decoupled"]
+Purpose = Literal["default", "novel", "transfer"]
+RecipeKind = Literal["own", "shared"]
+Name = Annotated[str, Field(min_length=1)]
 Percent = Annotated[float, Field(ge=0, le=100)]
-Weight = Annotated[float, Field(ge=0, le=1)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 def harmonic_mean(base: float, novel: float) -> float:
-    """2bn / (b + n), and 0 where either is 0."""
+    """2bn / (b + n), and 0 if either is 0."""
     return 2 * base * novel / (base + novel) if base and novel else 0.0
+
+
+def purpose(protocol: Protocol, half: Half, is_source: bool) -> Purpose:
+    """What a test is for: it decides which of a method's readouts gives its number."""
+    if protocol in ("cross-dataset", "domain"):
+        return "default" if is_source else "transfer"
+    return "novel" if half == "novel" else "default"
 
 
 class _Strict(BaseModel):
@@ -31,22 +40,21 @@ class _Strict(BaseModel):
 
 
 class PerClass(_Strict):
-    """One class of a test list: how many images, and the per cent of them that each strategy gets right."""
+    """One class of a test list: the number of its images, and the per cent that each readout gets right."""
 
     images: int = Field(ge=0)
-    fusion: Percent
-    decoupled: Percent
+    accuracy: dict[Name, Percent]
 
 
 class Scores(_Strict):
     """One evaluation of one method on one list of test images. Unreadable images count as wrong."""
 
-    data: str = Field(min_length=1)
-    part: Part
+    data: Name
+    half: Half
     images: int = Field(ge=1)
     unreadable: int = Field(ge=0)
-    fusion: Percent
-    decoupled: Percent
+    accuracy: dict[Name, Percent] = Field(min_length=1)
+    """Per cent, top-1, by the name of the readout."""
     per_class: dict[str, PerClass]
     problems: tuple[str, ...] = Field(default=(), strict=False)
     """What was wrong with each unreadable image."""
@@ -57,15 +65,18 @@ class Scores(_Strict):
             raise ValueError(f"{self.unreadable} unreadable images are more than the {self.images} images there are")
         return self
 
-    def accuracy(self, strategy: Strategy) -> float:
-        """Per cent, top-1, by one inference strategy."""
-        return self.fusion if strategy == "fusion" else self.decoupled
+    @model_validator(mode="after")
+    def _classes_have_the_same_readouts(self) -> Scores:
+        for name, one in self.per_class.items():
+            if one.accuracy.keys() != self.accuracy.keys():
+                raise ValueError(f"class {name!r} has the readouts {_list(one.accuracy)}, not {_list(self.accuracy)}")
+        return self
 
 
 class Backbone(_Strict):
     """The frozen CLIP that was adapted."""
 
-    name: str = Field(min_length=1)
+    name: Name
     pretrained: str | None
     weights_sha256: Sha256
 
@@ -74,64 +85,92 @@ class CellResult(_Strict):
     """One cell of a grid: a method, trained on one data set with one seed, and how it scores."""
 
     format: Literal["dear-cell"] = FORMAT
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[2] = FORMAT_VERSION
     protocol: Protocol
-    method: str = Field(min_length=1)
+    method: Name
     variant: str
-    data: str = Field(min_length=1)
+    data: Name
     seed: int = Field(ge=0)
     shots: int = Field(ge=0)
+    recipe: RecipeKind = "own"
+    """Trained by the method's own recipe, or by the one that all methods share."""
     tested_on: Literal["test", "validation"] = "test"
     """Test images, or images of the training split that were not learned from and the validation split."""
     epochs: int | None = Field(default=None, ge=1)
     cached_views: int = Field(default=0, ge=0)
-    """Stored views an image that it was trained on; 0: new ones every epoch."""
+    """Cached views per image that it was trained on; 0: new views in every epoch."""
+    readouts: dict[Purpose, Name]
+    """Which readout gives the number of a test, by the test's purpose; without an entry it is the default one."""
     scores: tuple[Scores, ...] = Field(min_length=1, strict=False)
-    alpha: tuple[Weight, ...] = Field(strict=False)
-    attributes: tuple[str, ...] = Field(strict=False)
+    weights: dict[Name, float]
+    """Numbers that the method has learned to weigh its parts with, by name; empty if it has none."""
     seconds: float = Field(ge=0)
     steps: int = Field(ge=0)
     skipped: int = Field(ge=0)
+    parameters: int | None = Field(default=None, ge=0)
+    """How many numbers were trained."""
+    peak_memory_mb: float | None = Field(default=None, ge=0)
+    artefact_bytes: int | None = Field(default=None, ge=0)
     adapter_sha256: Sha256 | None
     threads: int | None = Field(default=None, ge=1)
     """Threads that it was computed with on a CPU: only the same number gives the same bytes."""
     versions: dict[str, str]
     backbone: Backbone
-    fingerprint: str = Field(min_length=1)
+    fingerprint: Name
 
     @model_validator(mode="after")
     def _scores_fit_the_protocol(self) -> CellResult:
-        found = [(one.data, one.part) for one in self.scores]
+        found = [(one.data, one.half) for one in self.scores]
         if len(set(found)) < len(found):
-            raise ValueError("two scores are of the same data set and part")
+            raise ValueError("two scores are of the same data set and half")
         if self.protocol == "base-to-novel":
             if sorted(found) != [(self.data, "base"), (self.data, "novel")]:
                 raise ValueError(f"a base-to-novel cell has the scores of base and of novel on {self.data}")
-        elif found[0] != (self.data, "all") or any(part != "all" for _, part in found):
-            raise ValueError(f"a {self.protocol} cell has scores of part 'all', first those on {self.data}")
+        elif found[0] != (self.data, "all") or any(half != "all" for _, half in found):
+            raise ValueError(f"a {self.protocol} cell has scores of half 'all', first those on {self.data}")
         elif self.protocol == "few-shot" and len(found) > 1:
             raise ValueError(f"a few-shot cell has scores on {self.data} only")
         return self
 
     @model_validator(mode="after")
-    def _alpha_fits_attributes(self) -> CellResult:
-        if self.alpha and len(self.alpha) != len(self.attributes) + 1:
-            raise ValueError(
-                f"{len(self.alpha)} fusion weights do not fit {len(self.attributes)} attributes: "
-                "there is one for [CLS] and one for each attribute"
-            )
+    def _readouts_are_there(self) -> CellResult:
+        if "default" not in self.readouts:
+            raise ValueError("readouts name no default one")
+        known = self.scores[0].accuracy
+        for one in self.scores:
+            if one.accuracy.keys() != known.keys():
+                where = f"{one.data}, {one.half}"
+                raise ValueError(f"the scores of {where} have the readouts {_list(one.accuracy)}, not {_list(known)}")
+        for what, name in self.readouts.items():
+            if name not in known:
+                raise ValueError(f"the {what} readout {name!r} is not among those of the scores: {_list(known)}")
         return self
 
-    def score(self, part: Part) -> Scores:
-        """The scores of a part: base or novel, or "all" for those on the data that was trained on."""
+    def score(self, half: Half) -> Scores:
+        """The scores of a half: base or novel, or "all" for those on the data that was trained on."""
         for one in self.scores:
-            if one.part == part:
+            if one.half == half:
                 return one
-        raise DataError(f"The {self.protocol} cell of {self.method} on {self.data} has no part {part!r}.")
+        raise DataError(f"The {self.protocol} cell of {self.method} on {self.data} has no half {half!r}.")
 
-    def harmonic_mean(self, strategy: Strategy) -> float:
-        """Harmonic mean of base and novel accuracy, by one inference strategy."""
-        return harmonic_mean(self.score("base").accuracy(strategy), self.score("novel").accuracy(strategy))
+    def readout(self, scores: Scores) -> str:
+        """The name of the readout by which the protocol reads these scores of the cell."""
+        wanted = purpose(self.protocol, scores.half, scores.data == self.data)
+        return self.readouts.get(wanted, self.readouts["default"])
+
+    def reading(self, scores: Scores, readout: str | None = None) -> float:
+        """Per cent, top-1, of these scores of the cell: by the protocol's readout, or by the one named."""
+        return scores.accuracy[self.readout(scores) if readout is None else readout]
+
+    def harmonic_mean(self, readout: str | None = None) -> float:
+        """Harmonic mean of base and novel accuracy: by the protocol's readouts, or by the one named."""
+        base, novel = self.score("base"), self.score("novel")
+        return harmonic_mean(self.reading(base, readout), self.reading(novel, readout))
+
+    @property
+    def readout_names(self) -> tuple[str, ...]:
+        """Every readout that the method was scored by."""
+        return tuple(self.scores[0].accuracy)
 
     @property
     def source(self) -> Scores:
@@ -159,7 +198,7 @@ class CellResult(_Strict):
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "the cell") -> CellResult:
-        """Parse and check a cell; all problems are named at once."""
+        """Parse and check a cell, also one of format 1; all problems are named at once."""
         try:
             data = json.loads(text, object_pairs_hook=_no_key_twice)
         except (ValueError, TypeError, RecursionError) as error:
@@ -174,9 +213,13 @@ class CellResult(_Strict):
                 f"{where} has cell format {version}, this version reads up to {FORMAT_VERSION}: upgrade dear-vlm."
             )
         try:
-            return cls.model_validate(data)
+            return cls.model_validate(from_format_1(data) if version == 1 else data)
         except ValidationError as error:
             raise DataError(f"{where} is not a valid result. {' '.join(problems(error))}") from None
+
+
+def _list(names: dict[str, float]) -> str:
+    return ", ".join(names)
 
 
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

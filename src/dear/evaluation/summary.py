@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Literal, NamedTuple, get_args
 
 from dear.errors import DataError
-from dear.evaluation.results import Backbone, CellResult, Protocol, Strategy, harmonic_mean
+from dear.evaluation.results import Backbone, CellResult, Protocol, RecipeKind, harmonic_mean
+from dear.evaluation.statistics import Stat, mean_and_std
 
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
-
-
-class Stat(NamedTuple):
-    """Mean and sample standard deviation over seeds; no deviation with one seed."""
-
-    mean: float
-    std: float | None
-    seeds: int
 
 
 class Average(NamedTuple):
@@ -34,10 +27,11 @@ class Section(NamedTuple):
     protocol: Protocol
     backbone: Backbone
     shots: int | None
-    """None for few-shot, where shots are the columns."""
+    """None for few-shot, because there shots are the columns."""
     source: str | None
-    """The data set that was trained on, where the tables are about other ones."""
+    """The data set that was trained on, if the table is about other ones."""
     tested_on: Literal["test", "validation"] = "test"
+    recipe: RecipeKind = "own"
 
 
 class Row(NamedTuple):
@@ -49,9 +43,11 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """The numbers of one section by one choice of inference strategies: `values[row][seed][data, column]`."""
+    """The numbers of one section: `values[row][seed][data, column]`."""
 
     section: Section
+    readout: str | None
+    """By which readout everything is read; None: by those that each method has for the protocol."""
     rows: tuple[Row, ...]
     data: tuple[str, ...]
     columns: tuple[str, ...]
@@ -59,7 +55,7 @@ class Summary:
 
     @property
     def averaged(self) -> tuple[str, ...]:
-        """The data sets that an average goes over when all is done: the targets, where there are targets."""
+        """The data sets that an average goes over when all is done: only the targets, if there are targets."""
         return tuple(name for name in self.data if name != self.section.source)
 
     def stat(self, row: Row, data: str, column: str) -> Stat | None:
@@ -68,7 +64,7 @@ class Summary:
         return mean_and_std(found) if found else None
 
     def average(self, row: Row, column: str) -> Average | None:
-        """Over the row's data sets (targets only, where there are), per seed, then over the seeds that have them all.
+        """Over the row's data sets (only targets, if there are any), per seed, then over the seeds that have all.
 
         A harmonic mean is that of the seed's average base and novel accuracies, as in the paper.
         """
@@ -95,36 +91,29 @@ class Summary:
         return average.stat.seeds if average else 0
 
 
-def mean_and_std(values: Sequence[float]) -> Stat:
-    """Mean and sample standard deviation of at least one number."""
-    return Stat(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
-
-
-def strategies(protocol: Protocol, *, other: bool = False) -> tuple[Strategy, Strategy]:
-    """How a protocol predicts on the data it trained on, and elsewhere; or the other way for both."""
-    home: Strategy = "fusion"
-    away: Strategy = "decoupled" if protocol in ("cross-dataset", "domain") else "fusion"
-    return (opposite(home), opposite(away)) if other else (home, away)
-
-
-def opposite(strategy: Strategy) -> Strategy:
-    """The other of the two inference strategies."""
-    return "decoupled" if strategy == "fusion" else "fusion"
-
-
-def readings(cell: CellResult, *, other: bool = False) -> dict[tuple[str, str], float]:
-    """What a cell says, by data set and column."""
-    home, away = strategies(cell.protocol, other=other)
+def readings(cell: CellResult, readout: str | None = None) -> dict[tuple[str, str], float]:
+    """What a cell says, by data set and column: by the protocol's readouts, or by the one named."""
     if cell.protocol == "base-to-novel":
         return {
-            (cell.data, "base"): cell.score("base").accuracy(home),
-            (cell.data, "novel"): cell.score("novel").accuracy(home),
-            (cell.data, "hm"): cell.harmonic_mean(home),
+            (cell.data, "base"): cell.reading(cell.score("base"), readout),
+            (cell.data, "novel"): cell.reading(cell.score("novel"), readout),
+            (cell.data, "hm"): cell.harmonic_mean(readout),
         }
     if cell.protocol == "few-shot":
-        return {(cell.data, str(cell.shots)): cell.source.accuracy(home)}
-    found = {(cell.data, "accuracy"): cell.source.accuracy(home)}
-    return found | {(target.data, "accuracy"): target.accuracy(away) for target in cell.targets}
+        return {(cell.data, str(cell.shots)): cell.reading(cell.source, readout)}
+    return {(one.data, "accuracy"): cell.reading(one, readout) for one in cell.scores}
+
+
+def further_readouts(cells: Iterable[CellResult]) -> tuple[str, ...]:
+    """The readouts that show something new: those that are not what the protocol uses for every test of a method."""
+    return tuple(
+        first_seen(
+            name
+            for cell in cells
+            for name in cell.readout_names
+            if any(cell.readout(scores) != name for scores in cell.scores)
+        )
+    )
 
 
 def in_order(results: Sequence[CellResult]) -> list[CellResult]:
@@ -146,28 +135,30 @@ def by_section(results: Sequence[CellResult]) -> dict[Section, list[CellResult]]
         shots = None if cell.protocol == "few-shot" else cell.shots
         source = cell.data if cell.protocol in ("cross-dataset", "domain") else None
         backbone = backbones.setdefault(cell.backbone.weights_sha256, cell.backbone)
-        sections.setdefault(Section(cell.protocol, backbone, shots, source, cell.tested_on), []).append(cell)
+        section = Section(cell.protocol, backbone, shots, source, cell.tested_on, cell.recipe)
+        sections.setdefault(section, []).append(cell)
     return sections
 
 
-def summarise(section: Section, cells: Sequence[CellResult], *, other: bool = False) -> Summary:
-    """Gather a section's numbers, by its protocol's inference strategies or by the other ones."""
+def summarise(section: Section, cells: Sequence[CellResult], readout: str | None = None) -> Summary:
+    """Gather a section's numbers by the protocol's readouts, or those of the methods that have the readout named."""
     values: dict[Row, dict[int, dict[tuple[str, str], float]]] = {}
     for cell in cells:
+        if readout is not None and readout not in cell.readout_names:
+            continue
         of_seed = values.setdefault(Row(cell.method, cell.variant), {}).setdefault(cell.seed, {})
-        found = readings(cell, other=other)
+        found = readings(cell, readout)
         if of_seed.keys() & found.keys():
             name = ", ".join(filter(None, (cell.method, cell.variant)))
             raise DataError(f"There are two {cell.protocol} results of {name} on {cell.data} with seed {cell.seed}.")
         of_seed.update(found)
-    places = [place for seeds in values.values() for found in seeds.values() for place in found]
-    columns = first_seen(column for _, column in places)
+    columns = first_seen(column for cell in cells for _, column in readings(cell))
     if section.protocol == "few-shot":
         columns.sort(key=int)
     data = first_seen(score.data for cell in cells for score in cell.scores)
-    return Summary(section, tuple(sorted(values)), tuple(data), tuple(columns), values)
+    return Summary(section, readout, tuple(sorted(values)), tuple(data), tuple(columns), values)
 
 
 def first_seen(names: Iterable[str]) -> list[str]:
-    """Each name once, in the order in which they come."""
+    """Each name once, in the order of their first appearance."""
     return list(dict.fromkeys(names))

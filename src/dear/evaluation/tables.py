@@ -7,17 +7,19 @@ import io
 from collections.abc import Sequence
 from statistics import fmean
 
+from dear import markdown
 from dear.evaluation.comparison import PaperNumber, paper_number
-from dear.evaluation.results import CellResult
+from dear.evaluation.results import CellResult, Scores
+from dear.evaluation.statistics import Stat
 from dear.evaluation.summary import (
+    PROTOCOLS,
     Row,
     Section,
-    Stat,
     Summary,
     by_section,
     first_seen,
+    further_readouts,
     in_order,
-    strategies,
     summarise,
 )
 from dear.world.catalog import DATASETS
@@ -25,9 +27,22 @@ from dear.world.catalog import DATASETS
 NO_RESULTS = "There are no results yet: no cell of the grid is done.\n"
 
 _IDENTITY = ("protocol", "method", "variant", "data", "seed", "shots")
-_BASE_TO_NOVEL = ("base", "novel", "hm", "base_decoupled", "novel_decoupled", "hm_decoupled")
-_FEW_SHOT = ("accuracy", "accuracy_decoupled")
-_EFFORT = ("tested_on", "epochs", "cached_views", "images", "unreadable", "skipped", "seconds", "steps")
+_NUMBERS = ("base", "novel", "hm", "accuracy", "source_", "target_", "average")
+"""How the columns of numbers begin, in their order."""
+_EFFORT = (
+    "recipe",
+    "tested_on",
+    "epochs",
+    "cached_views",
+    "images",
+    "unreadable",
+    "skipped",
+    "seconds",
+    "steps",
+    "parameters",
+    "peak_memory_mb",
+    "artefact_bytes",
+)
 _MISSING = "—"
 _TITLES = {
     "base-to-novel": "Base-to-novel",
@@ -35,101 +50,104 @@ _TITLES = {
     "cross-dataset": "Cross-dataset",
     "domain": "Domain generalisation",
 }
-_OTHER_TITLES = {
-    "base-to-novel": "Decoupled inference: by the [CLS] feature alone",
-    "few-shot": "Decoupled inference: by the [CLS] feature alone",
-    "cross-dataset": "The other way round: source by the [CLS] feature alone, targets by fusion",
-    "domain": "The other way round: source by the [CLS] feature alone, variants by fusion",
-}
 
 
 def to_csv(results: Sequence[CellResult]) -> str:
-    """One line a cell, the header alone where there is none; per cent with two decimals, empty where absent."""
+    """One line per cell, or only the header if there is none; per cent with two decimals, empty if absent."""
     cells = in_order(results)
-    protocols = {cell.protocol for cell in cells}
-    transfers = sorted({found[:2]: None for cell in cells for found in _transfer(cell)}, key=lambda place: place[0])
-    attributes = first_seen(name for cell in cells if cell.alpha for name in cell.attributes)
+    further = {one: further_readouts(cell for cell in cells if cell.protocol == one) for one in PROTOCOLS}
     columns = [
         *_IDENTITY,
-        *(_BASE_TO_NOVEL if "base-to-novel" in protocols else ()),
-        *(_FEW_SHOT if "few-shot" in protocols else ()),
-        *first_seen(name for _, name in transfers),
+        *_columns([_numbers(cell) for cell in cells]),
+        *(
+            f"{column}_{readout}"
+            for readout in first_seen(name for names in further.values() for name in names)
+            for column in _columns([_numbers(cell) for cell in cells if readout in further[cell.protocol]])
+        ),
         *_EFFORT,
-        "alpha_cls",
-        *(f"alpha_{name}" for name in attributes),
+        *first_seen(f"weight_{name}" for cell in cells for name in cell.weights),
         "adapter_sha256",
     ]
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_csv_row(cell) for cell in cells)
+    writer.writerows(_csv_row(cell, further[cell.protocol]) for cell in cells)
     return out.getvalue()
 
 
-def _csv_row(cell: CellResult) -> dict[str, str]:
-    numbers: dict[str, float] = {name: value for _, name, value in _transfer(cell)}
-    if cell.protocol == "base-to-novel":
-        base, novel = cell.score("base"), cell.score("novel")
-        plain = (base.fusion, novel.fusion, cell.harmonic_mean("fusion"))
-        decoupled = (base.decoupled, novel.decoupled, cell.harmonic_mean("decoupled"))
-        numbers = dict(zip(_BASE_TO_NOVEL, plain + decoupled, strict=True))
-    elif cell.protocol == "few-shot":
-        numbers = dict(zip(_FEW_SHOT, (cell.source.fusion, cell.source.decoupled), strict=True))
-    names = ("alpha_cls", *(f"alpha_{name}" for name in cell.attributes)) if cell.alpha else ()
+def _columns(found: Sequence[dict[str, float]]) -> list[str]:
+    """The names of all numbers, in the order of `_NUMBERS`."""
+    names = first_seen(name for numbers in found for name in numbers)
+    return sorted(names, key=lambda name: next(i for i, start in enumerate(_NUMBERS) if name.startswith(start)))
+
+
+def _csv_row(cell: CellResult, further: Sequence[str]) -> dict[str, str]:
+    numbers = _numbers(cell)
+    for readout in further:
+        if readout in cell.readout_names:
+            numbers |= {f"{name}_{readout}": value for name, value in _numbers(cell, readout).items()}
+    memory = cell.peak_memory_mb
     return (
         {name: "" if (value := getattr(cell, name)) is None else str(value) for name in (*_IDENTITY, *_EFFORT)}
         | {name: f"{value:.2f}" for name, value in numbers.items()}
-        | {name: f"{weight:.4f}" for name, weight in zip(names, cell.alpha, strict=True)}
-        | {"seconds": f"{cell.seconds:.2f}", "adapter_sha256": cell.adapter_sha256 or ""}
+        | {f"weight_{name}": f"{weight:.4f}" for name, weight in cell.weights.items()}
+        | {"seconds": f"{cell.seconds:.2f}", "peak_memory_mb": "" if memory is None else f"{memory:.2f}"}
+        | {"adapter_sha256": cell.adapter_sha256 or ""}
     )
 
 
-def _transfer(cell: CellResult) -> list[tuple[int, str, float]]:
-    """Rank among the columns, name and value of what a cell found on its source and its targets."""
-    if cell.protocol not in ("cross-dataset", "domain"):
-        return []
-    found = []
-    for other in (False, True):
-        home, away = strategies(cell.protocol, other=other)
-        at_home, elsewhere = (f"_{home}", f"_{away}") if other else ("", "")
-        rank = 3 if other else 0
-        found.append((rank, f"source_{cell.data}{at_home}", cell.source.accuracy(home)))
-        values = [target.accuracy(away) for target in cell.targets]
-        names = [f"target_{target.data}{elsewhere}" for target in cell.targets]
-        found += [(rank + 1, name, value) for name, value in zip(names, values, strict=True)]
-        if values:
-            found.append((rank + 2, f"average{elsewhere}", fmean(values)))
-    return found
+def _numbers(cell: CellResult, readout: str | None = None) -> dict[str, float]:
+    """What a cell found, by column: by the protocol's readouts, or by the one named."""
+    if cell.protocol == "base-to-novel":
+        halves = {one.half: cell.reading(one, readout) for one in cell.scores}
+        return {"base": halves["base"], "novel": halves["novel"], "hm": cell.harmonic_mean(readout)}
+    source = cell.reading(cell.source, readout)
+    if cell.protocol == "few-shot":
+        return {"accuracy": source}
+    targets = {f"target_{one.data}": cell.reading(one, readout) for one in cell.targets}
+    average = {"average": fmean(targets.values())} if targets else {}
+    return {f"source_{cell.data}": source, **targets, **average}
 
 
 def to_markdown(results: Sequence[CellResult]) -> str:
-    """Mean ± deviation over seeds for every data set, the average, and the paper's numbers where there are any."""
+    """Mean ± deviation over seeds for every data set, the average, and the paper's numbers if there are any.
+
+    The first table of a section is read by the protocol's readouts; each further readout has a table of its own.
+    """
     if not results:
         return NO_RESULTS
     return "\n".join(_section(section, cells) for section, cells in by_section(results).items())
 
 
 def _section(section: Section, cells: Sequence[CellResult]) -> str:
-    source = f" from {section.source}" if section.source else ""
-    shots = f", {_shots(section.shots)}" if section.shots is not None else ""
-    main, other = summarise(section, cells), summarise(section, cells, other=True)
-    main_table, main_papers = _table(main, other=False)
-    other_table, other_papers = _table(other, other=True)
+    main = summarise(section, cells)
+    text, papers = _table(main)
+    blocks = [f"## {_title(section)}", text]
+    for readout in further_readouts(cells):
+        text, more = _table(summarise(section, cells, readout))
+        blocks += [f"### Readout: {readout}", text]
+        papers += more
     notes = [
         *_reading_notes(main),
+        *_readout_notes(cells),
         *_training_notes(cells),
         *_average_notes(main),
-        *_paper_notes(section, main_papers + other_papers),
+        *_paper_notes(section, papers),
         *_world_notes(main),
         *_unreadable_notes(cells),
     ]
+    return "\n\n".join([*blocks, "\n".join(f"- {note}" for note in notes)]) + "\n"
+
+
+def _title(section: Section) -> str:
+    source = f" from {section.source}" if section.source else ""
+    shots = f", {_shots(section.shots)}" if section.shots is not None else ""
+    recipe = ", shared recipe" if section.recipe == "shared" else ""
     images = ", validation images" if section.tested_on == "validation" else ""
-    title, second = f"## {_TITLES[section.protocol]}{source}{shots}{images}", f"### {_OTHER_TITLES[section.protocol]}"
-    listed = "\n".join(f"- {note}" for note in notes)
-    return f"{title}\n\n{main_table}\n\n{second}\n\n{other_table}\n\n{listed}\n"
+    return f"{_TITLES[section.protocol]}{source}{shots}{recipe}{images}"
 
 
-def _table(summary: Summary, *, other: bool) -> tuple[str, list[PaperNumber]]:
+def _table(summary: Summary) -> tuple[str, list[PaperNumber]]:
     """The table as Markdown, and the paper's numbers in it. A column of the paper is there if it has any number."""
     groups: list[str | None] = [*summary.data]
     if len(summary.averaged) > 1:
@@ -143,14 +161,14 @@ def _table(summary: Summary, *, other: bool) -> tuple[str, list[PaperNumber]]:
     quoted: list[PaperNumber] = []
     for column in summary.columns:
         header.append(_heading(summary.section, column))
-        papers = [paper_number(summary, row, data, column, other=other) for data, row in places]
+        papers = [paper_number(summary, row, data, column) for data, row in places]
         there = [paper for paper in papers if paper]
         header += ["paper"] if there else []
         quoted += there
         for line, (data, row), paper in zip(lines, places, papers, strict=True):
             line.append(_entry(summary, row, data, column))
             line += [paper.text if paper else ""] if there else []
-    return _markdown(header, lines), quoted
+    return markdown.table(header, lines, words=2), quoted
 
 
 def _entry(summary: Summary, row: Row, data: str | None, column: str) -> str:
@@ -169,7 +187,7 @@ def _stat(stat: Stat) -> str:
 
 
 def _seeds(summary: Summary, row: Row, data: str | None) -> str:
-    """How many seeds an entry is the mean of; a range where the columns of a row differ."""
+    """How many seeds an entry is the mean of; a range if the columns of a row differ."""
     counts = [summary.seeds(row, data, column) for column in summary.columns]
     least, most = min(counts), max(counts)
     return str(most) if least == most else f"{least}–{most}"
@@ -186,36 +204,52 @@ def _reading_notes(summary: Summary) -> list[str]:
             "seed's average base and average novel accuracy, as in the paper."
         )
     if section.source:
-        home, away = map(_by, strategies(section.protocol))
-        how = f"All by {home}" if home == away else f"Source by {home}, targets by {away}"
-        notes.append(f"{how}; the average is of the targets.")
+        notes.append("The average is the mean over the targets.")
     return notes
 
 
+def _readout_notes(cells: Sequence[CellResult]) -> list[str]:
+    """By which readout the main table reads each method that has several."""
+    notes = []
+    for cell in cells:
+        if len(cell.readout_names) > 1:
+            used = {_tested(cell, scores): cell.readout(scores) for scores in cell.scores}
+            how = ", ".join(f"{test} by {readout}" for test, readout in sorted(used.items()))
+            how = how if len(set(used.values())) > 1 else f"all by {cell.readouts['default']}"
+            notes.append(f"Readouts of {cell.method} in the main table: {how}.")
+    return first_seen(notes)
+
+
+def _tested(cell: CellResult, scores: Scores) -> str:
+    if cell.protocol == "base-to-novel":
+        return scores.half
+    return "source" if scores.data == cell.data else "targets"
+
+
 def _training_notes(cells: Sequence[CellResult]) -> list[str]:
-    """How long and on which views, where all cells agree about it."""
+    """For how many epochs and on which views, if all cells agree about it."""
     ways = {(cell.epochs, cell.cached_views) for cell in cells if cell.steps}
     if len(ways) != 1 or (way := ways.pop())[0] is None:
         return []
-    views = f"{way[1]} stored views an image" if way[1] else "new views of the images every epoch"
+    views = f"{way[1]} cached views per image" if way[1] else "new views of each image in every epoch"
     return [f"Trained for {way[0]} epoch{'' if way[0] == 1 else 's'} on {views}."]
 
 
 def _average_notes(summary: Summary) -> list[str]:
-    """What a reader of a half-done grid has to know about its averages."""
+    """What to know about the averages of a grid that is not complete."""
     if len(summary.averaged) < 2:
         return []
     places = [(row, column) for row in summary.rows for column in summary.columns]
     averages = [summary.average(row, column) for row, column in places]
     notes = []
     if any(average and len(average.data) < len(summary.averaged) for average in averages):
-        notes.append("An average over fewer data sets says so: it does not compare with one over all of them.")
+        notes.append("An average over fewer data sets is marked: do not compare it with one over all of them.")
     if any(
         summary.seeds(row, data, column) > summary.seeds(row, None, column)
         for row, column in places
         for data in summary.averaged
     ):
-        notes.append("An average goes over the seeds that are done on all of its data sets.")
+        notes.append("An average uses only the seeds that are done on all of its data sets.")
     return notes
 
 
@@ -226,12 +260,12 @@ def _paper_notes(section: Section, papers: list[PaperNumber]) -> list[str]:
         sources = first_seen(paper.source for paper in papers)
         notes.append(f"paper: the paper's {'; '.join(sources)}, with OpenAI's ViT-B/16 and 16 shots.")
     if "corrected" in kinds:
-        notes.append("[in brackets]: the HM that the paper's own base and novel give, where the printed one does not.")
+        notes.append("[in brackets]: the HM of the paper's own base and novel, if the printed HM is another number.")
     if "mean" in kinds:
         how = ", HM from mean base and mean novel" if section.protocol == "base-to-novel" else ""
         notes.append(f"\\*: the mean of the paper's numbers over the same data sets{how}.")
     if section.protocol == "few-shot":
-        notes.append("The paper shows few-shot results as curves only, so there are no numbers to put beside these.")
+        notes.append("The paper shows few-shot results only as curves, so there are no numbers to compare with.")
     return notes
 
 
@@ -249,10 +283,6 @@ def _unreadable_notes(cells: Sequence[CellResult]) -> list[str]:
     return [
         f"Unreadable images, over all cells: {unreadable} in tests (counted as wrong), {skipped} in training (skipped)."
     ]
-
-
-def _by(strategy: str) -> str:
-    return "fusion" if strategy == "fusion" else "the [CLS] feature alone"
 
 
 def _group_title(summary: Summary, data: str | None) -> str:
@@ -273,18 +303,3 @@ def _heading(section: Section, column: str) -> str:
 
 def _shots(shots: int | None) -> str:
     return "1 shot" if shots == 1 else f"{shots} shots"
-
-
-def _markdown(header: list[str], lines: list[list[str]]) -> str:
-    """A table whose source is aligned too; the first two columns are words, the others numbers."""
-    cells = [[cell.replace("|", "\\|") for cell in line] for line in (header, *lines)]
-    widths = [max(3, *(len(line[place]) for line in cells)) for place in range(len(header))]
-    rule = ["-" * width if place < 2 else "-" * (width - 1) + ":" for place, width in enumerate(widths)]
-
-    def text(line: list[str]) -> str:
-        padded = [
-            f"{c:<{w}}" if place < 2 else f"{c:>{w}}" for place, (c, w) in enumerate(zip(line, widths, strict=True))
-        ]
-        return f"| {' | '.join(padded)} |"
-
-    return "\n".join([text(cells[0]), text(rule), *map(text, cells[1:])])

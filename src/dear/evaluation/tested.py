@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dear.data.dataset import Dataset, Item
-from dear.data.splits import few_shot, labels_of, left_over, restrict, shots_from_json
+from dear.data.splits import Half, few_shot, labels_of, left_over, restrict, shots_from_json
 from dear.datasets import open_dataset
-from dear.engine.job import Half
 from dear.engine.run import RUN, SHOTS, read_run
 from dear.errors import ConfigError, DataError
 

@@ -15,7 +15,7 @@ Shapes: B images, C classes, E joint embedding, V views, N drawn images.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -128,6 +128,8 @@ class Method(nn.Module):
     """From a purpose to the name of a readout in `Output`."""
     drawn: ClassVar[tuple[str, ...]] = ()
     """Names of tensors whose shape comes from the draw: empty until `begin`, shaped by the file when loaded."""
+    untold: ClassVar[tuple[str, ...]] = ()
+    """Config fields that name files, which tables leave out unless several are compared."""
     needs: Needs = Needs()
 
     def __init__(
@@ -211,7 +213,7 @@ def total_of(terms: Mapping[str, Tensor]) -> Tensor:
     """The scalar to minimise: "total", or the sum of the terms."""
     if "total" in terms:
         return terms["total"]
-    values: Sequence[Tensor] = list(terms.values())
+    values = list(terms.values())
     return torch.stack(values).sum() if len(values) > 1 else values[0]
 
 

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from PIL import Image, ImageDraw
-
 from dear.evaluation.results import CellResult
-from dear.evaluation.summary import Stat, Summary, mean_and_std
+from dear.evaluation.statistics import Stat, mean_and_std
+from dear.evaluation.summary import Summary
 from dear.paper.measures import Gallery, Retrieval, picture
 from dear.paper.numbers import paper_titles, yes
 from dear.paper.plan import Experiment, Sets, results_of
 from dear.paper.tables import DEAR, NAMES, ZERO_SHOT, empty_part, stat_of, state_notes, summary_of
 from dear.reports.charts import heat_chart, line_chart, role_chart
 from dear.reports.parts import Figure, Part, Table, Value
-from dear.roles.ablation_report import Ablation
+from dear.reports.render import Picture
+from dear.reports.sheet import Sheet, SheetRow, sheet_png
+from dear.roles.ablation import Ablation
 from dear.roles.rolemap import Role, RoleMap
 
 SIDE, GAP = 64, 6
-SAME = "#2b8a57"
 
 
 def few_shot_part(experiment: Experiment, results: Sequence[CellResult]) -> Part:
@@ -41,8 +40,10 @@ def few_shot_part(experiment: Experiment, results: Sequence[CellResult]) -> Part
         if plain is not None:
             lines[NAMES[ZERO_SHOT]] = [plain.mean] * len(shots)
         name, title = ("figure-4", "Average") if data is None else (f"figure-5-{data}", data)
-        size = {} if data is None else {"width": 308, "height": 230}
-        drawn = line_chart(title, shots, lines, x_title="shots a class", y_title="accuracy, %", **size)
+        width, height = (440, 270) if data is None else (308, 230)
+        drawn = line_chart(
+            title, shots, lines, x_title="shots per class", y_title="accuracy, %", width=width, height=height
+        )
         figures.append(Figure(name, f"Few-shot learning: {title}", svg=drawn))
     table = Table(
         ("data", NAMES[ZERO_SHOT], *(f"{shot} shot{'' if shot == '1' else 's'}" for shot in shots)), tuple(rows)
@@ -78,15 +79,15 @@ def _few_shot_says(summary: Summary, shots: Sequence[str]) -> tuple[str, ...]:
 
 def fusion_part(experiment: Experiment, results: Sequence[CellResult], sets: Sets) -> Part:
     """Supplement, Figure 2: the learned fusion weights by data set."""
-    cells = [cell for cell in results_of(experiment, results) if cell.alpha]
+    cells = [cell for cell in results_of(experiment, results) if cell.weights]
     if not cells:
         return empty_part(experiment, results)
-    kinds = ("cls", *cells[0].attributes)
+    kinds = ("cls", *(name for name in cells[0].weights if name != "cls"))
     by_data: dict[str, list[CellResult]] = {}
     for cell in cells:
         by_data.setdefault(cell.data, []).append(cell)
     stats = {
-        data: [mean_and_std([cell.alpha[i] for cell in found]) for i in range(len(kinds))]
+        data: [mean_and_std([cell.weights[kind] for cell in found]) for kind in kinds]
         for data, found in by_data.items()
     }
     means = [[stat.mean for stat in row] for row in stats.values()]
@@ -179,28 +180,16 @@ def _retrieval_says(retrieval: Retrieval) -> tuple[str, ...]:
 
 
 def _contact_sheet(kinds: Sequence[str], query: int, found: Sequence[Sequence[int]], gallery: Gallery) -> bytes:
-    """Rows of pictures, one a kind of feature; those that share the row's attribute with the query have a frame."""
-    label, labels = 64, {task.name: task.labels_N.tolist() for task in gallery.tasks}
-    most = max(map(len, found))
-    width = label + (SIDE + GAP) * (most + 1) + 3 * GAP
-    sheet = Image.new("RGB", (width, (SIDE + GAP) * len(kinds) + GAP), "white")
-    draw = ImageDraw.Draw(sheet)
-    asked = picture(gallery, query, SIDE)
-    for line, (kind, hits) in enumerate(zip(kinds, found, strict=True)):
-        top = GAP + (SIDE + GAP) * line
-        alike = labels.get(kind)
-        draw.text((GAP, top + SIDE // 2 - 6), kind, fill="#1d2630")
-        if line == 0:
-            sheet.paste(asked, (label, top))
-            draw.text((label, top + SIDE + 2), "query", fill="#5b6672")
-        for place, hit in enumerate(hits, start=1):
-            left = label + 3 * GAP + (SIDE + GAP) * place
-            if alike is not None and alike[hit] == alike[query]:
-                draw.rectangle((left - 2, top - 2, left + SIDE + 1, top + SIDE + 1), fill=SAME)
-            sheet.paste(picture(gallery, hit, SIDE), (left, top))
-    buffer = io.BytesIO()
-    sheet.save(buffer, "PNG")
-    return buffer.getvalue()
+    """One row per kind of feature; pictures that share the row's attribute with the query have a frame."""
+    labels = {task.name: task.labels_N.tolist() for task in gallery.tasks}
+
+    def shown(kind: str, hit: int) -> Picture:
+        alike = kind in labels and labels[kind][hit] == labels[kind][query]
+        return Picture(picture(gallery, hit, SIDE), framed=alike)
+
+    rows = [SheetRow(tuple(shown(kind, hit) for hit in hits), kind) for kind, hits in zip(kinds, found, strict=True)]
+    asked = Picture(picture(gallery, query, SIDE))
+    return sheet_png(Sheet(tuple(rows), query=asked), side=SIDE, gap=GAP, columns=max(map(len, found)))
 
 
 def roles_part(experiment: Experiment, roles: RoleMap, published: RoleMap) -> Part:

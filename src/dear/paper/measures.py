@@ -19,12 +19,12 @@ from dear.backbone.clip import FrozenClip
 from dear.data.dataset import Dataset
 from dear.data.images import ImageList, image_batches
 from dear.files import sha256, write_atomic
-from dear.methods.base import Method
+from dear.model import Model
 from dear.retrieval.index import encode, feature_kinds, model_hash, nearest
-from dear.roles.ablation import Drop, Task, collect_terms
-from dear.roles.ablation_report import Ablation, Group, measure
+from dear.roles.ablation import Ablation, Drop, Group, Task, collect_terms, measure
 from dear.roles.rolemap import RoleMap
 from dear.roles.sources import WORLD, tasks_from
+from dear.world.render import RENDERER_VERSION
 
 NEIGHBOURS = 10
 QUERIES = 4
@@ -44,8 +44,6 @@ class Gallery:
 
 def world_gallery(count: int) -> Gallery:
     """Held-out scenes of the world with their five attributes."""
-    from dear.world.render import RENDERER_VERSION
-
     images, tasks = tasks_from(WORLD, "{}", count)
     kept = ImageList(images.names, lambda index: images.open(index).convert("RGB"))
     return Gallery(kept, tuple(tasks), f"renderer {RENDERER_VERSION}, {count} held-out scenes")
@@ -95,7 +93,7 @@ class Retrieval:
 
 
 @torch.inference_mode()
-def measure_retrieval(model: Method, gallery: Gallery, *, workers: int = 2) -> Retrieval:
+def measure_retrieval(model: Model, gallery: Gallery, *, workers: int = 2) -> Retrieval:
     """Encode the gallery by every kind of feature and search it by every image."""
     features: list[Tensor] = []
     read: list[int] = []
@@ -127,7 +125,7 @@ def measure_retrieval(model: Method, gallery: Gallery, *, workers: int = 2) -> R
     )
 
 
-def kept_retrieval(path: Path, model: Method, gallery: Gallery, *, workers: int = 2) -> Retrieval:
+def kept_retrieval(path: Path, model: Model, gallery: Gallery, *, workers: int = 2) -> Retrieval:
     """Read what was measured before, or measure and keep it."""
     mark = sha256(json.dumps([VERSION, model_hash(model), gallery.mark, NEIGHBOURS, QUERIES, SHOWN]).encode())
     if (before := _read(path, mark)) is not None:

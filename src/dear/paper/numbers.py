@@ -11,7 +11,7 @@ from typing import cast
 from dear.data.catalog import declarations
 from dear.evaluation.published import AVERAGE, Printed, PublishedRow, Quantity, data_sets, published_table
 from dear.evaluation.results import harmonic_mean
-from dear.evaluation.summary import Stat
+from dear.evaluation.statistics import Stat
 from dear.world.catalog import DATASETS
 
 QUANTITIES: tuple[Quantity, ...] = ("base", "novel", "hm")

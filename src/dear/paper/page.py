@@ -1,4 +1,4 @@
-"""The report of a whole paper: one page, a Markdown file a table, a file a figure, and everything as JSON."""
+"""The report of a whole paper: one page, one Markdown file per table, one file per figure, and everything as JSON."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from dear.paper.figures import (
 from dear.paper.measures import Gallery, Retrieval
 from dear.paper.plan import Experiment, Sets, results_of
 from dear.reports.parts import Part, Table, part_json, part_markdown, report_page
-from dear.roles.ablation_report import Ablation
+from dear.roles.ablation import Ablation
 from dear.roles.rolemap import RoleMap
 
-FORMAT, FORMAT_VERSION = "dear-paper", 1
+FORMAT, FORMAT_VERSION = "dear-paper", 2
 PAGE, RESULTS, TABLES, FIGURES = "report.html", "results.json", "tables", "figures"
 
 Kind = Literal["mini", "full"]
@@ -68,9 +68,7 @@ def _part(found: Findings, one: Experiment) -> Part:
         "supplement-table-6-left": lambda: tables.source_part(
             one, results, "entropy-threshold", tables.threshold_lines(), sets
         ),
-        "supplement-table-6-right": lambda: tables.source_part(
-            one, results, "roles-and-attributes", tables.role_lines(), sets
-        ),
+        "supplement-table-6-right": lambda: tables.source_part(one, results, "roles", tables.role_lines(), sets),
         "supplement-figure-2": lambda: fusion_part(one, results, sets),
     }
     if one.blocked:
@@ -154,8 +152,8 @@ def results_json(found: Findings, parts: Sequence[Part]) -> str:
 
 def _cell_json(cell: CellResult) -> dict[str, Any]:
     """What a cell found, without what depends on the machine's speed."""
-    names = {"protocol", "method", "variant", "data", "seed", "shots", "alpha", "skipped"}
+    names = {"protocol", "method", "variant", "data", "seed", "shots", "readouts", "weights", "skipped"}
     plain = cell.model_dump(mode="json", include=names)
-    shown = {"data", "part", "fusion", "decoupled", "images", "unreadable"}
+    shown = {"data", "half", "accuracy", "images", "unreadable"}
     scores = [one.model_dump(mode="json", include=shown) for one in cell.scores]
     return {**plain, "scores": scores}

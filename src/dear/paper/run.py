@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from dear.artefact import load
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.catalog import declarations
 from dear.datasets import open_dataset
-from dear.engine.loop import TrainSettings
+from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError, DearError, OverwriteError, RoleMapError
 from dear.evaluation.cells import Cell
 from dear.evaluation.grid import CELLS, RUNS, Setting, done_before, forget_data, run_grid
 from dear.evaluation.results import CellResult, Protocol
 from dear.evaluation.tables import to_csv, to_markdown
 from dear.files import check_folder, prepare_folder, write_atomic
+from dear.loading import load
 from dear.methods.dear.method import LAST_LAYERS
 from dear.methods.dear.roles import roles_for
+from dear.methods.recipe import RecipeName
+from dear.methods.registry import get_method
 from dear.paper.measures import Gallery, dataset_gallery, kept_ablation, kept_retrieval, world_gallery
 from dear.paper.page import FIGURES, PAGE, RESULTS, TABLES, Findings, Kind, write_paper
 from dear.paper.plan import (
@@ -44,7 +46,7 @@ from dear.world.catalog import DATASETS
 
 GRIDS, MEASURES = "grids", "measures"
 GUESSED = {"mini": 0.16, "full": 0.25}
-"""Seconds an update, tests included, before anything has been measured: the world on one core, ViT-B/16 on a GPU."""
+"""Seconds per update, tests included, before anything has been measured: the world on one core, ViT-B/16 on a GPU."""
 
 Say = Callable[[str], None]
 
@@ -57,11 +59,12 @@ class Order:
     kind: Kind = "mini"
     clip: str = "world"
     pretrained: str | None = None
-    root: Path | None = None
+    data_root: Path | None = None
     roles: str | None = None
     seeds: tuple[int, ...] = (1, 2, 3)
     few_shots: tuple[int, ...] = FEW_SHOTS
-    epochs: int = 10
+    recipe: RecipeName = "own"
+    train: TrainSettings = field(default_factory=TrainSettings)
     cached_views: int = 4
     images: int = 1000
     """Images for the searches and the ablations."""
@@ -70,19 +73,25 @@ class Order:
     device: str = "cpu"
 
     @property
+    def epochs(self) -> int:
+        """Epochs of the method that the paper is about."""
+        return self.train.epochs or get_method("dear").recipe.epochs
+
+    @property
     def sets(self) -> Sets:
         """The data sets of this kind of paper."""
         return MINI if self.kind == "mini" else FULL
 
     def setting(self, protocol: Protocol) -> Setting:
-        """What all cells of a protocol share; a folder each, all with one cache."""
+        """What all cells of a protocol share; each protocol has its own folder, all use one cache."""
         return Setting(
             out=self.out / GRIDS / protocol,
             clip=self.clip,
             pretrained=self.pretrained,
-            root=self.root,
+            data_root=self.data_root,
             device=self.device,
-            train=TrainSettings(epochs=self.epochs),
+            recipe=self.recipe,
+            train=self.train,
             cached_views=self.cached_views,
             cache=self.out / "cache",
             workers=self.workers,
@@ -91,7 +100,7 @@ class Order:
 
     def sentence(self) -> str:
         """How everything is trained, in one sentence."""
-        views = f"{self.cached_views} stored views an image" if self.cached_views else "new views every epoch"
+        views = f"{self.cached_views} cached views per image" if self.cached_views else "new views in every epoch"
         clip = " ".join(filter(None, (self.clip.rpartition("/")[2], self.pretrained)))
         seeds = ", ".join(map(str, self.seeds))
         return (
@@ -134,7 +143,7 @@ class Survey:
 
 def survey(order: Order, find: Callable[[Order, Cell], CellResult | None] | None = None) -> Survey:
     """Look, and compute nothing; `find` says what a cell found before, by default as its file alone tells."""
-    missing = missing_sets(order.sets, order.root)
+    missing = missing_sets(order.sets, order.data_root)
     roles = _expected_roles(order)
     scale = Scale(order.seeds, order.few_shots, order.roles, roles is None or _has_entropies(roles))
     there = [name for name in order.sets.all if name not in missing]
@@ -168,13 +177,13 @@ def missing_sets(sets: Sets, root: Path | None) -> dict[str, str]:
         if name in DATASETS:
             continue
         if root is None:
-            raise ConfigError("The full paper reads its data sets below a folder: say which with --root FOLDER.")
+            raise ConfigError("The full paper reads its data sets below a folder: say which with --data-root FOLDER.")
         one = declarations()[name]
         try:
             open_dataset(name, root)
         except DataError as error:
             there = (root / one.folder).is_dir()
-            found[name] = str(error) if there else f"{one.get} It belongs into the folder {one.folder} below --root."
+            found[name] = str(error) if there else f"{one.get} Put it in the folder {one.folder} below --data-root."
     return found
 
 
@@ -201,7 +210,7 @@ def run_paper(order: Order, say: Say = lambda remark: None, *, resume: bool = Tr
     check_folder(order.out, resume=resume, overwrite=overwrite)
     clip = load_clip(order.clip, order.pretrained, order.device)
     roles = _roles(order, clip)
-    missing_sets(order.sets, order.root)
+    missing_sets(order.sets, order.data_root)
     _prepare(order.out, resume=resume, overwrite=overwrite)
     forget_data()
     looked = survey(order, lambda order, cell: done_before(cell, order.setting(cell.protocol)))
@@ -244,7 +253,7 @@ def _run_protocol(
     rest = [cell for cell in cells if identity(cell) not in looked.done]
 
     def tell(done: int, result: CellResult) -> None:
-        scores = ", ".join(f"{one.data} {one.part} {one.fusion:.1f}" for one in result.scores[:3])
+        scores = ", ".join(f"{one.data} {one.half} {result.reading(one):.1f}" for one in result.scores[:3])
         name = f"{result.method} {result.variant}".strip()
         say(
             f"[{protocol} {len(before) + done}/{len(cells)}] {name}, seed {result.seed}, {result.shots} shots: {scores}"
@@ -284,7 +293,7 @@ def _measured(order: Order, clip: FrozenClip, roles: RoleMap, found: Findings, s
 def _gallery(order: Order) -> Gallery:
     if order.kind == "mini":
         return world_gallery(order.images)
-    return dataset_gallery(open_dataset(order.sets.source, order.root), order.images)
+    return dataset_gallery(open_dataset(order.sets.source, order.data_root), order.images)
 
 
 def _on_file(order: Order, cell: Cell) -> CellResult | None:
@@ -294,7 +303,7 @@ def _on_file(order: Order, cell: Cell) -> CellResult | None:
         found = CellResult.from_json(path.read_text(encoding="utf-8"), where=str(path))
     except (OSError, UnicodeDecodeError, DearError):
         return None
-    same = (found.epochs, found.cached_views) == (order.epochs, order.cached_views)
+    same = found.cached_views == order.cached_views and found.epochs in (None, order.epochs)
     return found if same and identity(found) == identity(cell) else None
 
 

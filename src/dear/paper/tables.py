@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dear.evaluation.published import AVERAGE, DECOUPLED, Quantity
+from dear.evaluation.published import AVERAGE, Quantity, readout_variant
 from dear.evaluation.results import CellResult
-from dear.evaluation.summary import Row, Stat, Summary, by_section, summarise
+from dear.evaluation.statistics import Stat
+from dear.evaluation.summary import Row, Summary, by_section, summarise
 from dear.paper.numbers import (
     QUANTITIES,
     average_text,
@@ -42,17 +43,17 @@ class Line(NamedTuple):
     paper: str
 
 
-def summary_of(experiment: Experiment, results: Sequence[CellResult], *, other: bool = False) -> Summary | None:
-    """An experiment's numbers; None where none of its cells is done."""
+def summary_of(experiment: Experiment, results: Sequence[CellResult], readout: str | None = None) -> Summary | None:
+    """An experiment's numbers, by the protocol's readouts or by the one named; None if none of its cells is done."""
     sections = by_section(results_of(experiment, results))
     if not sections:
         return None
     section, cells = next(iter(sections.items()))
-    return summarise(section, cells, other=other)
+    return summarise(section, cells, readout)
 
 
 def stat_of(summary: Summary | None, row: Row, data: str | None, column: str) -> Stat | None:
-    """One number, or the average over data sets where `data` is None; None where it is not there."""
+    """One number, or the average over data sets if `data` is None; None if it is not there."""
     if summary is None or row not in summary.values:
         return None
     if data is not None:
@@ -187,7 +188,7 @@ def loss_lines() -> list[Line]:
 def ablation_part(
     experiment: Experiment, results: Sequence[CellResult], table_name: str, lines: Sequence[Line]
 ) -> Part:
-    """Tables 5 and 6: averages over the base-to-novel data sets, a row a variant."""
+    """Tables 5 and 6: averages over the base-to-novel data sets, one row per variant."""
     summary = summary_of(experiment, results)
     if summary is None:
         return empty_part(experiment, results)
@@ -224,14 +225,14 @@ def seeds_part(experiment: Experiment, results: Sequence[CellResult], sets: Sets
 
 def strategy_part(experiment: Experiment, results: Sequence[CellResult]) -> Part:
     """Supplement, Table 5: both inference strategies of the very same models."""
-    summary, other = (summary_of(experiment, results, other=flag) for flag in (False, True))
-    if summary is None:
+    decoupled, fusion = (summary_of(experiment, results, name) for name in ("decoupled", "fusion"))
+    if fusion is None:
         return empty_part(experiment, results)
-    lines = [Line("Decoupled", DEAR, DECOUPLED), Line("Fusion", DEAR, "")]
-    by_line = dict(zip(lines, (other, summary), strict=True))
+    lines = [Line("Decoupled", DEAR, readout_variant("", "decoupled")), Line("Fusion", DEAR, "")]
+    by_line = dict(zip(lines, (decoupled, fusion), strict=True))
     found = {line: {q: stat_of(by_line[line], DEAR, None, q) for q in QUANTITIES} for line in lines}
     table, says = _compared("inference-strategy", lines, found, [AVERAGE])
-    notes = (PERCENT, "Both strategies read the same trained models.", _averages_note(summary))
+    notes = (PERCENT, "Both strategies read the same trained models.", _averages_note(fusion))
     return finished_part(experiment, results, (table,), says, notes)
 
 

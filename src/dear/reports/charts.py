@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from dear.reports.html import INK
-from dear.reports.role_page import head_color, head_label
-from dear.roles.rolemap import Role, RoleMap
+from dear.reports.colors import LINES, head_fill, heat_fill, ink_on
+from dear.roles.grid import head_word
+from dear.roles.rolemap import RoleMap
 
 _TEXT, _GRID, _LIGHT = "#1d2630", "#dfe3e8", "#5b6672"
 _LETTER = 6.6
@@ -21,42 +21,75 @@ def line_chart(
     lines: Mapping[str, Sequence[float | None]],
     *,
     x_title: str,
-    y_title: str,
+    y_title: str = "",
     width: int = 440,
     height: int = 270,
+    from_zero: bool = False,
 ) -> str:
-    """Lines over evenly spaced places; a place without a number is left out of its line."""
-    values = [value for line in lines.values() for value in line if value is not None]
+    """Lines over evenly spaced places; a place without a number is left out of its line.
+
+    A few places are all named and their points marked; many, such as the steps of a training, are named here and there.
+    """
+    values = [value for line in lines.values() for value in line if value is not None and math.isfinite(value)]
+    values += [0.0] if from_zero else []
     ticks = nice_ticks(min(values, default=0.0), max(values, default=1.0))
-    left, right, top = 52, width - 14, 34
+    labels = tick_labels(ticks)
+    left = (22 if y_title else 4) + _LETTER * max(map(len, labels)) + 8
+    right, top = width - 14, 34
     rows = _legend_rows(list(lines), right - left)
     bottom = height - 46 - 18 * len(rows)
 
     def x(place: int) -> float:
-        return left + (right - left) * (place + 0.5) / len(places)
+        return left + (right - left) * (place + 0.5) / max(1, len(places))
 
     def y(value: float) -> float:
         return bottom - (bottom - top) * (value - ticks[0]) / (ticks[-1] - ticks[0])
 
-    digits = max(0, -math.floor(math.log10(ticks[1] - ticks[0])))
-    parts = [_text(left, 18, title, weight=600)]
-    for tick in ticks:
-        parts.append(f'<line x1="{left}" y1="{y(tick):.1f}" x2="{right}" y2="{y(tick):.1f}" stroke="{_GRID}"/>')
-        parts.append(_text(left - 6, y(tick) + 4, f"{tick:.{digits}f}", anchor="end", fill=_LIGHT))
-    parts += [_text(x(i), bottom + 16, place, anchor="middle", fill=_LIGHT) for i, place in enumerate(places)]
+    parts = [_text(4, 18, title, weight=600)]
+    for tick, label in zip(ticks, labels, strict=True):
+        parts.append(f'<line x1="{left:.1f}" y1="{y(tick):.1f}" x2="{right}" y2="{y(tick):.1f}" stroke="{_GRID}"/>')
+        parts.append(_text(left - 6, y(tick) + 4, label, anchor="end", fill=_LIGHT))
+    named = spread_places(places, right - left)
+    parts += [_text(x(i), bottom + 16, places[i], anchor="middle", fill=_LIGHT) for i in named]
     parts.append(_text((left + right) / 2, bottom + 34, x_title, anchor="middle", fill=_LIGHT))
     middle = (top + bottom) / 2
-    parts.append(_text(13, middle, y_title, anchor="middle", fill=_LIGHT, turn=f"rotate(-90 13 {middle:.1f})"))
-    for (name, line), ink in zip(lines.items(), INK * 9, strict=False):
-        points = [(x(i), y(value)) for i, value in enumerate(line) if value is not None]
-        joined = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
-        parts.append(f'<polyline fill="none" stroke="{ink}" stroke-width="2" points="{joined}"/>')
-        parts += [
-            f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{ink}"><title>{escape(name)}</title></circle>'
-            for a, b in points
-        ]
+    turn = f"rotate(-90 13 {middle:.1f})"
+    parts += [_text(13, middle, y_title, anchor="middle", fill=_LIGHT, turn=turn)] if y_title else []
+    for (name, line), ink in zip(lines.items(), LINES * 9, strict=False):
+        points = [(x(i), y(value)) for i, value in enumerate(line) if value is not None and math.isfinite(value)]
+        parts += _line(name, points, ink, marked=len(named) == len(places))
     parts += _legend(rows, list(lines), left, bottom + 50)
     return _svg(width, height, title, parts)
+
+
+def _line(name: str, points: Sequence[tuple[float, float]], ink: str, *, marked: bool) -> list[str]:
+    joined = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+    parts = [f'<polyline fill="none" stroke="{ink}" stroke-width="{2 if marked else 1.5}" points="{joined}"/>']
+    if marked or len(points) == 1:  # a line of one point cannot be seen
+        hint = f"<title>{escape(name)}</title>"
+        parts += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{ink}">{hint}</circle>' for a, b in points]
+    return parts
+
+
+def tick_labels(ticks: Sequence[float]) -> list[str]:
+    """Ticks with as few digits as tell every one of them exactly."""
+    size = ticks[1] - ticks[0]
+    exact = (d for d in range(12) if all(abs(round(tick, d) - tick) < 1e-6 * size for tick in ticks))
+    digits = next(exact, 12)
+    return [f"{tick + 0.0:.{digits}f}" for tick in ticks]
+
+
+def spread_places(places: Sequence[str], width: float) -> list[int]:
+    """All places if their names fit side by side, else every 2nd, 5th, 10th, 20th … of them."""
+    fit = max(1, int(width // (10 + _LETTER * max(map(len, places), default=1))))
+    step = round_step(len(places) / fit)
+    return list(range(min(step, len(places)) - 1, len(places), step)) if places else []
+
+
+def round_step(least: float) -> int:
+    """The first of 1, 2, 5, 10, 20, 50 … that is not less than this."""
+    steps: Iterator[int] = (factor * int(10**power) for power in range(19) for factor in (1, 2, 5))
+    return next(step for step in steps if step >= least)
 
 
 def heat_chart(
@@ -73,14 +106,13 @@ def heat_chart(
     for i, (name, row) in enumerate(zip(rows, values, strict=True)):
         parts.append(_text(left - 8, top + tall * i + 19, name, anchor="end"))
         for j, value in enumerate(row):
-            share = min(1.0, max(0.0, value / largest))
+            fill = heat_fill(value / largest)
             parts.append(
                 f'<rect x="{left + wide * j:.1f}" y="{top + tall * i}" width="{wide - 2:.1f}" height="{tall - 2}" '
-                f'fill="#1c5bb8" fill-opacity="{share:.3f}" stroke="{_GRID}"/>'
+                f'fill="{fill}" stroke="{_GRID}"/>'
             )
-            ink = "#fff" if share > 0.5 else _TEXT
             place = left + wide * (j + 0.5) - 1
-            parts.append(_text(place, top + tall * i + 18, f"{value:.{digits}f}", anchor="middle", fill=ink))
+            parts.append(_text(place, top + tall * i + 18, f"{value:.{digits}f}", anchor="middle", fill=ink_on(fill)))
     width = max(left + wide * len(columns) + 8, 16 + 7.4 * len(title))
     return _svg(math.ceil(width), top + tall * len(rows) + 8, title, parts)
 
@@ -96,12 +128,13 @@ def role_chart(title: str, roles: RoleMap) -> str:
         parts.append(_text(left - 8, top + tall * i + 20, f"layer {layer}", anchor="end", fill=_LIGHT))
         for j, head in enumerate(roles.layer(layer)):
             hint = ", ".join(head.phrases[:3])
-            ink = _TEXT if head.role is Role.MIXED else "#fff"
+            fill = head_fill(head)
             parts.append(
                 f'<rect x="{left + wide * j}" y="{top + tall * i}" width="{wide - 3}" height="{tall - 3}" rx="4" '
-                f'fill="{head_color(head)}"><title>{escape(hint)}</title></rect>'
+                f'fill="{fill}"><title>{escape(hint)}</title></rect>'
             )
-            parts.append(_text(left + wide * (j + 0.5) - 1, top + tall * i + 19, head_label(head), "middle", ink))
+            word = _cut(head_word(head), wide - 6)
+            parts.append(_text(left + wide * (j + 0.5) - 1, top + tall * i + 19, word, "middle", ink_on(fill)))
     width = max(left + wide * most + 8, math.ceil(16 + 7.4 * len(title)))
     return _svg(width, top + tall * len(layers) + 8, title, parts)
 
@@ -135,11 +168,17 @@ def _legend(rows: Sequence[Sequence[int]], names: Sequence[str], left: float, to
     for line, row in enumerate(rows):
         x, y = left, top + 18 * line
         for index in row:
-            ink = INK[index % len(INK)]
+            ink = LINES[index % len(LINES)]
             parts.append(f'<rect x="{x:.1f}" y="{y - 5:.1f}" width="10" height="10" rx="2" fill="{ink}"/>')
             parts.append(_text(x + 15, y + 4, names[index]))
             x += 32 + _LETTER * len(names[index])
     return parts
+
+
+def _cut(text: str, width: float) -> str:
+    """As much of a text as fits."""
+    fit = int(width // _LETTER)
+    return text if len(text) <= fit else f"{text[: fit - 1]}…"
 
 
 def _text(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
+from urllib.parse import quote
 
-from dear.evaluation.summary import Stat
-from dear.reports import html
+from dear import markdown
+from dear.evaluation.statistics import Stat
+from dear.reports.render import render
 
 MISSING = "—"
-LONG = 40
-"""Letters from which on an entry may be broken into lines."""
 
 Value = str | float | Stat | None
 """An entry of a table: words, a number, a mean with its deviation, or nothing yet."""
@@ -81,26 +79,16 @@ class Part:
 
 def part_markdown(part: Part) -> str:
     """A part as a Markdown file; its figures are links to the folder of figures."""
-    blocks = [f"# {part.title}"]
+    plain = markdown.plain
+    blocks = [f"# {plain(part.title)}"]
     for table in part.tables:
-        blocks += [f"## {table.title}"] if table.title else []
-        blocks.append(_markdown(table))
-    blocks += [f"![{figure.title}](../figures/{figure.file})" for figure in part.figures]
-    blocks += part.says
+        blocks += [f"## {plain(table.title)}"] if table.title else []
+        blocks.append(markdown.table(table.head, table.texts(), words=table.words))
+    blocks += [f"![{plain(figure.title)}](../figures/{quote(figure.file)})" for figure in part.figures]
+    blocks += map(plain, part.says)
     if part.notes:
-        blocks.append("\n".join(f"- {note}" for note in part.notes))
+        blocks.append("\n".join(f"- {plain(note)}" for note in part.notes))
     return "\n\n".join(blocks) + "\n"
-
-
-def part_html(part: Part) -> str:
-    """A part as a section of a page, its figures after its first table; everything is in it."""
-    body = [(f"<h3>{escape(table.title)}</h3>" if table.title else "") + _html_table(table) for table in part.tables]
-    if part.figures:
-        body.insert(1, f'<div class="figures">{"".join(map(_html_figure, part.figures))}</div>')
-    body += [f'<p class="says">{escape(sentence)}</p>' for sentence in part.says]
-    if part.notes:
-        body.append(f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in part.notes)}</ul>')
-    return f'<section id="{part.key}"><h2>{escape(part.title)}</h2>{"".join(body)}</section>'
 
 
 def part_json(part: Part) -> dict[str, Any]:
@@ -133,40 +121,6 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def _markdown(table: Table) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-    rule = ["---" if place < table.words else "---:" for place in range(len(table.head))]
-    return "\n".join([line(table.head), line(rule), *map(line, table.texts())])
-
-
-def _html_table(table: Table) -> str:
-    def kind(place: int, text: str = "") -> str:
-        roles = {"word": place < table.words, "paper": place in table.paper, "long": len(text) > LONG}
-        names = [name for name, holds in roles.items() if holds]
-        return f' class="{" ".join(names)}"' if names else ""
-
-    top = "".join(f"<th{kind(i)}>{escape(cell)}</th>" for i, cell in enumerate(table.head))
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind(i, cell)}>{escape(cell)}</td>" for i, cell in enumerate(row)) + "</tr>"
-        for row in table.texts()
-    )
-    return f'<div class="scroll"><table class="plain"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _html_figure(figure: Figure) -> str:
-    if figure.svg:
-        drawn = figure.svg.replace(' xmlns="http://www.w3.org/2000/svg"', "")
-        return f'<figure class="drawn scroll">{drawn}</figure>'
-    source = "data:image/png;base64," + base64.b64encode(figure.png).decode()
-    caption = f"<figcaption>{escape(figure.title)}</figcaption>"
-    return f'<figure class="drawn scroll">{caption}<img alt="{escape(figure.title)}" src="{source}"></figure>'
-
-
 def report_page(title: str, subtitle: str, intro: Sequence[str], parts: Sequence[Part]) -> str:
-    """All parts as one page with a list of contents."""
-    links = "".join(f'<li><a href="#{part.key}">{escape(part.title)}</a></li>' for part in parts)
-    told = "".join(f"<p>{escape(sentence)}</p>" for sentence in intro)
-    body = f'{told}<nav><ul class="contents">{links}</ul></nav>{"".join(map(part_html, parts))}'
-    return html.page(title, body, subtitle=subtitle)
+    """All parts as one page with a list of contents, the figures of a part after its first table."""
+    return render("paper.html", title=title, subtitle=subtitle, intro=intro, sections=parts)

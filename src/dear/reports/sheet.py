@@ -1,52 +1,109 @@
-"""Contact sheets of search results, as a page or as a picture."""
+"""Contact sheets: rows of pictures with a label, as a page or as one picture."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image, ImageDraw
 
 from dear.data.images import open_image
-from dear.errors import ConfigError
+from dear.errors import ConfigError, OverwriteError
 from dear.files import write_atomic, write_result
-from dear.reports.html import page, section, strip
+from dear.reports.render import Picture, render
 from dear.retrieval.index import Hit, open_hit
 
-SIDE, GAP, LINE = 160, 8, 16
+SIDE, GAP, LINE, COLUMNS = 160, 8, 16, 6
+TEXT, QUIET, FRAME = "#1d2630", "#5b6672", "#237a4b"
+LETTER = 7
+"""Pixels a letter takes at most in a picture."""
 
 
-def write_sheet(path: Path, title: str, query: Path | None, hits: Sequence[Hit]) -> None:
-    """Write a sheet; the file's ending decides its kind."""
-    if path.suffix.lower() == ".html":
-        found = strip([(open_hit(hit), f"{hit.score:.3f} {hit.path.name}") for hit in hits])
-        asked = section("Query", strip([(_small(query), query.name)])) if query else ""
-        write_result(path, page(title, asked + section("Found", found)))
-    elif path.suffix.lower() == ".png":
-        _write_png(path, [(open_hit(hit), f"{hit.score:.3f}") for hit in hits], query)
-    else:
+@dataclass(frozen=True)
+class SheetRow:
+    """Pictures with a word for what they are."""
+
+    pictures: tuple[Picture, ...]
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Rows of pictures under a title, and perhaps the picture that was asked with."""
+
+    rows: tuple[SheetRow, ...]
+    title: str = ""
+    subtitle: str = ""
+    query: Picture | None = None
+
+
+def write_sheet(path: Path, title: str, query: Path | str | None, hits: Sequence[Hit]) -> None:
+    """Write what a search found for an image or a text; the file's ending decides its kind."""
+    kind = path.suffix.lower()
+    if kind not in (".html", ".png"):
         raise ConfigError(f"A contact sheet is a .html or a .png file, not {path.name!r}.")
+    asked = Picture(_small(query), query.name) if isinstance(query, Path) else None
+    words = f"“{query}”" if isinstance(query, str) else ""
+    names = [f"{hit.score:.3f} {hit.path.name}" if kind == ".html" else f"{hit.score:.3f}" for hit in hits]
+    found = [Picture(open_hit(hit, SIDE), name) for hit, name in zip(hits, names, strict=True)]
+    sheet = Sheet((SheetRow(tuple(found)),), title, words, asked)
+    if kind == ".html":
+        write_result(path, sheet_html(sheet))
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, sheet_png(sheet))
+    except OSError as error:
+        raise OverwriteError(f"{path} cannot be written ({error.strerror}).") from None
+
+
+def sheet_html(sheet: Sheet) -> str:
+    """The sheet as a page."""
+    return render("sheet.html", title=sheet.title, subtitle=sheet.subtitle, sheet=sheet)
+
+
+def sheet_png(sheet: Sheet, *, side: int = SIDE, gap: int = GAP, columns: int = COLUMNS) -> bytes:
+    """The sheet as the bytes of a PNG: title, labels at the left, then the query, then the pictures in columns."""
+    rows = [
+        (row.label if start == 0 else "", row.pictures[start : start + columns])
+        for row in sheet.rows
+        for start in range(0, max(1, len(row.pictures)), columns)
+    ]
+    labels = max((LETTER * len(label) + gap for label, _ in rows if label), default=0)
+    first = gap + labels + (side + 3 * gap if sheet.query else 0)
+    head = " ".join(filter(None, (sheet.title, sheet.subtitle)))
+    top = gap + (LINE + gap if head else 0)
+    captions = any(picture.caption for _, row in rows for picture in row)
+    step = side + gap + (LINE if captions else 0)
+    wide = first + (side + gap) * max((len(row) for _, row in rows), default=0)
+    tall = top + step * len(rows) + (LINE if sheet.query and not captions and len(rows) == 1 else 0)
+    canvas = Image.new("RGB", (max(wide, 2 * gap + LETTER * len(head)), tall), "white")
+    draw = ImageDraw.Draw(canvas)
+    draw.text((gap, gap), head, fill=TEXT)
+    if sheet.query:
+        _paste(canvas, Picture(sheet.query.image, "query"), gap + labels, top, side)
+    for line, (label, pictures) in enumerate(rows):
+        draw.text((gap, top + step * line + side // 2 - 6), label, fill=TEXT)
+        for place, picture in enumerate(pictures):
+            _paste(canvas, picture, first + (side + gap) * place, top + step * line, side)
+    buffer = io.BytesIO()
+    canvas.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _paste(canvas: Image.Image, picture: Picture, left: int, top: int, side: int) -> None:
+    draw = ImageDraw.Draw(canvas)
+    if picture.framed:
+        draw.rectangle((left - 2, top - 2, left + side + 1, top + side + 1), fill=FRAME)
+    small = picture.image.convert("RGB")
+    small.thumbnail((side, side))
+    canvas.paste(small, (left + (side - small.width) // 2, top + (side - small.height) // 2))
+    draw.text((left, top + side + 2), picture.caption, fill=QUIET)
 
 
 def _small(path: Path) -> Image.Image:
     image = open_image(path)
     image.thumbnail((SIDE, SIDE))
     return image
-
-
-def _write_png(path: Path, pictures: Sequence[tuple[Image.Image, str]], query: Path | None) -> None:
-    import io
-
-    tiles = [(_small(query), "query"), *pictures] if query else list(pictures)
-    columns = min(len(tiles), 6)
-    rows = -(-len(tiles) // columns)
-    sheet = Image.new("RGB", (columns * (SIDE + GAP) + GAP, rows * (SIDE + LINE + GAP) + GAP), "white")
-    draw = ImageDraw.Draw(sheet)
-    for place, (image, text) in enumerate(tiles):
-        left, top = GAP + place % columns * (SIDE + GAP), GAP + place // columns * (SIDE + LINE + GAP)
-        sheet.paste(image, (left + (SIDE - image.width) // 2, top + (SIDE - image.height) // 2))
-        draw.text((left, top + SIDE + 2), text, fill="#1d2630")
-    buffer = io.BytesIO()
-    sheet.save(buffer, "PNG")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, buffer.getvalue())

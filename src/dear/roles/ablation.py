@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import mean, pstdev
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +16,9 @@ from torch import Tensor
 
 from dear.backbone.clip import FrozenClip
 from dear.data.images import ImageBatch
-from dear.errors import RolesError
+from dear.errors import RoleMapError, RolesError
 from dear.roles.capture import contributions
+from dear.roles.rolemap import Role, RoleMap
 
 Place = tuple[int, int]
 
@@ -130,3 +132,68 @@ def random_groups(places: Sequence[Place], size: int, draws: int, seed: int) -> 
     """Groups of as many heads drawn at random, to compare a group with."""
     generator = torch.Generator().manual_seed(seed)
     return [[places[i] for i in torch.randperm(len(places), generator=generator)[:size].tolist()] for _ in range(draws)]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The heads of one attribute removed together, and as many heads drawn at random from the same map."""
+
+    attribute: str
+    removed: Drop
+    random_means: tuple[float, ...]
+    random_spreads: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """Accuracy on every task, and the drop after each intervention."""
+
+    images: int
+    tasks: tuple[str, ...]
+    base: tuple[float, ...]
+    groups: tuple[Group, ...]
+    layers: tuple[Drop, ...]
+    heads: tuple[Drop, ...]
+    draws: int
+
+
+def check_fits(clip: FrozenClip, roles: RoleMap) -> None:
+    """Refuse a map of other heads or of other weights: its interventions would prove nothing."""
+    sizes = clip.geometry
+    problems = roles.misfits(
+        first_layer=min(head.layer for head in roles.heads),
+        layers=sizes.vision_layers,
+        heads=sizes.vision_heads,
+        weights_sha256=clip.weights_sha256,
+    )
+    if problems:
+        raise RoleMapError(f"The role map does not fit {clip.name}: {'; '.join(problems)}.")
+
+
+def measure(
+    clip: FrozenClip, roles: RoleMap, terms: Terms, tasks: Sequence[Task], *, draws: int = 20, seed: int = 0
+) -> Ablation:
+    """Remove every layer, every head of the map, and the heads of each attribute; the latter beside random groups."""
+    bench = Bench(terms, tasks, class_features(clip, tasks))
+    places = [(head.layer, head.head) for head in roles.heads]
+    return Ablation(
+        images=len(terms.embeddings_NE),
+        tasks=tuple(task.name for task in tasks),
+        base=bench.base,
+        groups=tuple(_group(bench, roles, attribute, places, draws, seed) for attribute in _present(roles)),
+        layers=tuple(bench.layer(layer) for layer in range(1, terms.heads_NLHE.shape[1] + 1)),
+        heads=tuple(bench.heads(f"head ({layer}, {head})", [(layer, head)]) for layer, head in places),
+        draws=draws,
+    )
+
+
+def _present(roles: RoleMap) -> list[str]:
+    return [a for a in roles.attributes if any(h.role is Role.CORE and h.concept == a for h in roles.heads)]
+
+
+def _group(bench: Bench, roles: RoleMap, attribute: str, places: Sequence[Place], draws: int, seed: int) -> Group:
+    chosen = [(h.layer, h.head) for h in roles.heads if h.role is Role.CORE and h.concept == attribute]
+    removed = bench.heads(f"{attribute} ({len(chosen)} heads)", chosen)
+    drawn = [bench.heads("", group).drops for group in random_groups(places, len(chosen), draws, seed)]
+    columns = list(zip(*drawn, strict=True))
+    return Group(attribute, removed, tuple(mean(c) for c in columns), tuple(pstdev(c) for c in columns))

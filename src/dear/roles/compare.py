@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dear import markdown
 from dear.errors import RoleMapError
 from dear.roles.entropy import kappa
 from dear.roles.rolemap import HeadRole, Role, RoleMap
@@ -28,12 +29,10 @@ def compare_maps(first: RoleMap, second: RoleMap) -> str:
 
 def confusion(pairs: list[tuple[HeadRole, HeadRole]]) -> str:
     """Counts of roles: rows are the first map's, columns the second's."""
-    names = [role.value.replace("_", " ") for role in Role]
-    lines = [f"| first \\ second | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
-    for row in Role:
-        counts = [sum(a.role is row and b.role is column for a, b in pairs) for column in Role]
-        lines.append(f"| {row.value.replace('_', ' ')} | {' | '.join(map(str, counts))} |")
-    return "\n".join(lines)
+    names = {role: role.value.replace("_", " ") for role in Role}
+    counts = [[str(sum(a.role is row and b.role is column for a, b in pairs)) for column in Role] for row in Role]
+    rows = [[names[role], *row] for role, row in zip(Role, counts, strict=True)]
+    return markdown.table(["first / second", *names.values()], rows)
 
 
 def label(head: HeadRole) -> str:

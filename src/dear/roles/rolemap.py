@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from enum import Enum
+from enum import StrEnum
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -26,7 +26,7 @@ CORE_ATTRIBUTES = ("color", "shape", "texture", "object", "location")
 Scalar = str | int | float | bool | None
 
 
-class Role(str, Enum):
+class Role(StrEnum):
     """The four roles of a head."""
 
     CORE = "core_attribute"

@@ -27,7 +27,7 @@ MERGES_FILE = "bpe_merges.txt.gz"
 
 def assets_folder() -> Path:
     """Return the folder of the shipped weights."""
-    return Path(__file__).parents[2] / "assets" / "world"
+    return Path(__file__).parents[1] / "assets" / "world"
 
 
 def config() -> dict[str, Any]:

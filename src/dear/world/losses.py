@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dear.backbone.blocks import attend, finish_block, head_terms
+from dear.backbone.split import noting
+from dear.backbone.vision import VisionTower
 from dear.world.vocabulary import ATTRIBUTES, NAMES
 
 FIRST_LATE_LAYER = 9
@@ -53,16 +54,13 @@ def image_features(
     x_BLD = torch.cat([cls_D.expand(len(x_BND), 1, -1), x_BND], dim=1)
     x_BLD = visual.ln_pre(x_BLD)
     start_B1D = x_BLD[:, :1]
-    blocks = visual.transformer.resblocks
-    for block in blocks[: FIRST_LATE_LAYER - 1]:
-        x_BLD = block(x_BLD)
+    tower = VisionTower(visual)
+    x_BLD = tower.run(x_BLD, last=FIRST_LATE_LAYER - 1)
     cls_B1D = torch.where(restarted[:, None, None], start_B1D, x_BLD[:, :1].detach())
     x_BLD = torch.cat([cls_B1D, x_BLD[:, 1:]], dim=1)
-    given = []
-    for block in blocks[FIRST_LATE_LAYER - 1 :]:
-        heads_BHLE = attend(block, x_BLD)
-        given.append((visual.ln_post.weight * head_terms(block, heads_BHLE[:, :, 0])) @ visual.proj)
-        x_BLD = finish_block(block, x_BLD, heads_BHLE)
+    heads: list[Tensor] = []
+    x_BLD = tower.run(x_BLD, FIRST_LATE_LAYER, layers=noting(tower.layers, heads, []))
+    given = [(visual.ln_post.weight * terms_BHD) @ visual.proj for terms_BHD in heads]
     return F.normalize(visual.ln_post(x_BLD) @ visual.proj, dim=-1), given
 
 

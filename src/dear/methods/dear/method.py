@@ -49,6 +49,7 @@ class DearMethod(Method):
     name: ClassVar[str] = "dear"
     Config: ClassVar[type[Settings]] = DearConfig
     readouts: ClassVar[Mapping[str, str]] = {"default": "fusion", "transfer": "decoupled"}
+    untold: ClassVar[tuple[str, ...]] = ("roles",)
     config: DearConfig
 
     def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
@@ -81,8 +82,15 @@ class DearMethod(Method):
     def _role_map(self, clip: FrozenClip, config: DearConfig, seed: int) -> RoleMap:
         if ROLES in self.files:
             return RoleMap.from_json(self.files[ROLES], where=ROLES)
-        chosen = {"threshold": config.threshold, "attributes": config.attributes}
-        return roles_for(clip, config.roles, config.mask, first_layer=self.first, seed=seed, **chosen)
+        return roles_for(
+            clip,
+            config.roles,
+            config.mask,
+            first_layer=self.first,
+            seed=seed,
+            threshold=config.threshold,
+            attributes=config.attributes,
+        )
 
     def _mask(self, clip: FrozenClip, layer: int) -> Tensor:
         """(1, H, L, L) mask of a layer."""
@@ -170,7 +178,7 @@ class DearMethod(Method):
         )
         cls_BE = clip.vision.read(x_BQD[:, 0])
         attr_BAE = clip.vision.read(x_BQD[:, 1:], projection=self._projection(clip))
-        attr_BKE = attr_BAE.unflatten(1, (len(self.roles.attributes), -1)).mean(2)
+        attr_BKE = attr_BAE.view(attr_BAE.shape[0], len(self.roles.attributes), -1, attr_BAE.shape[-1]).mean(2)
         return unit(cls_BE), unit(attr_BKE)
 
     def _projection(self, clip: FrozenClip) -> Tensor:

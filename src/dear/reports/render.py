@@ -1,0 +1,69 @@
+"""Pages from templates: one frame, everything that is inserted is escaped, nothing is fetched from anywhere."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from PIL import Image
+
+from dear.reports.colors import attribute_fill, head_fill, heat_fill, ink_on
+from dear.roles.grid import head_word, role_name
+
+NAMESPACE = ' xmlns="http://www.w3.org/2000/svg"'
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture on a page or a sheet, with the line below it, and perhaps a frame that makes it stand out."""
+
+    image: Image.Image
+    caption: str = ""
+    framed: bool = False
+
+
+def render(template: str, /, **values: Any) -> str:
+    """A page as text; it needs no other file and no network."""
+    return _environment().get_template(template).render(values)
+
+
+def data_url(image: Image.Image) -> str:
+    """A picture as part of the page."""
+    buffer = io.BytesIO()
+    image.convert("RGB").save(buffer, "JPEG", quality=85)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def png_url(data: bytes) -> str:
+    """The bytes of a PNG file as part of the page."""
+    return "data:image/png;base64," + base64.b64encode(data).decode()
+
+
+def drawn(chart: str) -> Markup:
+    """A chart of `dear.reports.charts`, which escapes its own text; a page does not need its namespace."""
+    return Markup(chart.replace(NAMESPACE, "", 1))
+
+
+@cache
+def _environment() -> Environment:
+    loader = PackageLoader("dear.reports", "templates")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "attribute_fill": attribute_fill,
+        "data_url": data_url,
+        "drawn": drawn,
+        "head_fill": head_fill,
+        "head_word": head_word,
+        "heat_fill": heat_fill,
+        "ink_on": ink_on,
+        "png_url": png_url,
+        "role_name": role_name,
+    }
+    return environment

@@ -1,0 +1,225 @@
+"""What a run's page shows, gathered from the model and its test: scores, weights, curves, examples, searches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from dear.data.dataset import Dataset, Item
+from dear.data.prompts import class_list
+from dear.data.splits import Half
+from dear.engine.states import evaluation_states
+from dear.errors import ImageError
+from dear.evaluation.evaluate import Evaluation, evaluate_items
+from dear.evaluation.results import Scores, harmonic_mean
+from dear.evaluation.tested import TestData
+from dear.methods.base import Output
+from dear.model import Model
+from dear.reports.render import Picture
+from dear.reports.run_page import Confusion, RunPage, Search
+from dear.retrieval.index import nearest
+from dear.roles.rolemap import RoleMap
+
+SHOWN = 8
+SIDE = 112
+INDEXED = 1000
+SMALL = 0.1
+"""Share of the largest loss term below which a term gets a chart of its own."""
+WEIGHT = "weight_"
+NO_TERMS = {"lr", "images_per_second"}
+ROLES = "roles.json"
+
+
+@dataclass(frozen=True)
+class HalfScores:
+    """A half of the classes: its test images and what the adapted and the plain model make of them."""
+
+    half: Half
+    items: tuple[Item, ...]
+    class_names: tuple[str, ...]
+    adapted: Evaluation
+    plain: Scores
+
+
+def run_page(
+    model: Model,
+    data: TestData,
+    description: Mapping[str, Any],
+    metrics: Sequence[Mapping[str, Any]],
+    halves: Sequence[HalfScores],
+    *,
+    workers: int = 2,
+) -> RunPage:
+    """Everything the page shows. `description` is the run's, `halves` come from `evaluate_halves`."""
+    tested, dataset = halves[0], data.dataset
+    shots, seed = description["shots"], description["seed"]
+    return RunPage(
+        title=f"{dataset.name}, adapted",
+        subtitle=f"{model.name} on {model.clip.name}, {shots} shots per class, seed {seed}",
+        scores=score_rows(halves, model),
+        scores_note=_scores_note(halves),
+        weights=tested.adapted.weights,
+        curves=_curves(metrics),
+        examples=_examples(dataset, tested),
+        confusion=_confusion(tested),
+        roles=_roles(model),
+        nearest=_searches(_view(model, dataset, tested.class_names), dataset, tested.items, workers),
+        settings=_settings(description),
+    )
+
+
+def evaluate_halves(model: Model, data: TestData, *, workers: int = 2) -> list[HalfScores]:
+    """Test all classes together, or, if one half was trained on, that half and then the other."""
+    found = []
+    for half in data.halves():
+        items, names = data.items(half), data.class_names(half)
+        view = _view(model, data.dataset, names)
+        tested = evaluate_items(view, data.dataset, items, half=half, workers=workers, beside_plain=True)
+        assert tested.plain is not None
+        found.append(HalfScores(half, items, names, tested, tested.plain))
+    return found
+
+
+def _view(model: Model, dataset: Dataset, names: Sequence[str]) -> Model:
+    return model.for_classes(class_list(names, dataset.template, dataset=dataset.name))
+
+
+def _roles(model: Model) -> RoleMap | None:
+    """The role map that was saved with the adapter, if its method has one."""
+    text = model.method.files.get(ROLES)
+    return None if text is None else RoleMap.from_json(text, where=ROLES)
+
+
+def score_rows(halves: Sequence[HalfScores], model: Model) -> list[list[str]]:
+    """Plain CLIP beside the adapted model by each readout, and the harmonic mean of two halves; first the head."""
+
+    def row(label: str, values: list[float]) -> list[str]:
+        shown = [f"{value:.1f}" for value in values]
+        return [label, *shown, f"{harmonic_mean(*values):.1f}"] if len(values) == 2 else [label, *shown]
+
+    head = ["top-1, per cent", *(f"{one.half} classes" for one in halves)]
+    default, plain = model.readout(), model.plain().readout()
+    rows = [
+        [*head, "harmonic mean"] if len(halves) == 2 else head,
+        row("plain CLIP", [one.plain.accuracy[plain] for one in halves]),
+    ]
+    for name in halves[0].adapted.scores.accuracy:
+        label = model.name if name == default else f"{model.name}, {name}"
+        rows.append(row(label, [one.adapted.scores.accuracy[name] for one in halves]))
+    return rows
+
+
+def _scores_note(halves: Sequence[HalfScores]) -> str:
+    images = ", ".join(f"{one.adapted.scores.images:,} of {one.half} classes" for one in halves)
+    bad = sum(one.adapted.scores.unreadable for one in halves)
+    return f"Test images: {images}." + (f" {bad} could not be read and count as wrong." if bad else "")
+
+
+def _settings(description: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "data": f"{description['data']}, {len(description['classes'])} classes",
+        "prompt": description["template"],
+        "backbone": f"{description['backbone']['name']} ({description['backbone']['weights_sha256'][:12]}…)",
+        **{name.replace("_", " "): str(value) for name, value in description["train"].items()},
+        **{name.replace("_", " "): str(value) for name, value in description["settings"].items()},
+    }
+
+
+def _curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """Loss terms by their size, so that small ones can be seen, and learned weights."""
+    numbers = {name for row in metrics for name, value in row.items() if isinstance(value, float)} - NO_TERMS
+    order = [name for name in (metrics[0] if metrics else {}) if name in numbers]
+    lines = {name: [row[name] for row in metrics if name in row] for name in order}
+    terms = {name: line for name, line in lines.items() if not name.startswith(WEIGHT)}
+    largest = max((max(map(abs, line)) for line in terms.values()), default=0.0)
+    small = {name for name, line in terms.items() if max(map(abs, line)) < SMALL * largest}
+    charts = {
+        "loss": {name: line for name, line in terms.items() if name not in small},
+        "small terms of the loss": {name: line for name, line in terms.items() if name in small},
+        "weights": {name.removeprefix(WEIGHT): line for name, line in lines.items() if name.startswith(WEIGHT)},
+    }
+    return {title: drawn for title, drawn in charts.items() if drawn}
+
+
+def confusion(truth: Tensor, picks: Tensor, classes: int) -> list[list[float]]:
+    """Per cent of each class's images (rows) that were taken for each class (columns); unreadable ones for none."""
+    seen = picks >= 0
+    counts = torch.zeros(classes, classes)
+    counts.index_put_((truth[seen], picks[seen]), torch.ones(int(seen.sum())), accumulate=True)
+    totals = torch.bincount(truth, minlength=classes).clamp(min=1)
+    shares: list[list[float]] = (100 * counts / totals[:, None]).tolist()
+    return shares
+
+
+def _confusion(tested: HalfScores) -> Confusion:
+    truth = torch.tensor([item.label for item in tested.items])
+    shares = confusion(truth, tested.adapted.picks, len(tested.class_names))
+    return Confusion(tested.class_names, shares, f"Per cent of the {tested.half} classes; rows are the truth.")
+
+
+def _examples(dataset: Dataset, tested: HalfScores) -> dict[str, list[Picture]]:
+    found = tested.adapted
+    readable = [i for i, pick in enumerate(found.picks.tolist()) if pick >= 0]
+    order = sorted(readable, key=lambda i: (-float(found.confidence[i]), i))
+    wrong = [i for i in order if int(found.picks[i]) != tested.items[i].label]
+
+    def shown(index: int) -> Picture:
+        pick, truth = tested.class_names[int(found.picks[index])], tested.class_names[tested.items[index].label]
+        sure = f"{100 * float(found.confidence[index]):.0f} % {pick}"
+        return Picture(_picture(dataset, tested.items[index]), sure if pick == truth else f"{sure} (is {truth})")
+
+    strips = {
+        "Most certain": order[:SHOWN],
+        "Least certain": order[-SHOWN:][::-1],
+        "Most certain and wrong": wrong[:SHOWN],
+    }
+    return {title: [shown(i) for i in indices] for title, indices in strips.items() if indices}
+
+
+def _searches(model: Model, dataset: Dataset, items: Sequence[Item], workers: int) -> list[Search]:
+    """For a few queries, the nearest other test images by each kind of feature."""
+    if len(items) < 2:
+        return []
+    step = -(-len(items) // INDEXED)
+    chosen = list(items)[::step]
+    features: dict[int, Tensor] = {}
+    problems: dict[int, str] = {}
+    kinds: tuple[str, ...] = ()
+    batches = evaluation_states(
+        model, dataset, chosen, cache=None, batch_size=64, workers=workers, problems=problems, progress=None
+    )
+    with torch.inference_mode():
+        for one in batches:
+            out: Output = model(given=one.states)
+            kinds = tuple(out.features)
+            if len(kinds) < 2:
+                return []
+            rows = torch.stack(list(out.features.values()), dim=1).float().cpu()
+            features |= dict(zip(one.indices, rows, strict=True))
+    order = sorted(features)
+    stacked_NGE = torch.stack([features[i] for i in order])
+    searches = []
+    for query in (0, len(order) // 2):
+        asked = chosen[order[query]]
+        found = {}
+        for number, kind in enumerate(kinds):
+            hits = nearest(stacked_NGE[query, number], stacked_NGE[:, number], SHOWN + 1)
+            others = [(chosen[order[row]], score) for row, score in hits if row != query]
+            found[kind] = [Picture(_picture(dataset, item), f"{score:.3f}") for item, score in others[:SHOWN]]
+        name = f"query: {dataset.class_names[asked.label]}"
+        searches.append(Search(Picture(_picture(dataset, asked), name), found))
+    return searches
+
+
+def _picture(dataset: Dataset, item: Item) -> Image.Image:
+    try:
+        image = dataset.open(item.id)
+    except ImageError:
+        return Image.new("RGB", (SIDE, SIDE), "#dfe3e8")
+    image.thumbnail((2 * SIDE, 2 * SIDE))
+    return image

@@ -1,0 +1,98 @@
+"""Spread, intervals, paired tests and Holm's correction, against scipy's own and against their definitions."""
+
+from itertools import combinations
+from statistics import stdev
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from dear.errors import ConfigError
+from dear.evaluation.statistics import PairedTest, holm, interval, mean_and_std, paired_test
+
+PERCENT = st.floats(1, 100)
+SEVERAL = st.lists(PERCENT, min_size=2, max_size=8).filter(lambda values: stdev(values) > 1e-3)
+
+
+@given(PERCENT, st.integers(2, 5))
+def test_equal_numbers_have_no_spread(value, count):
+    stat = mean_and_std([value] * count)
+    assert stat.mean == pytest.approx(value)
+    assert stat.std == 0
+    assert stat.seeds == count
+
+
+@given(st.lists(PERCENT, min_size=2, max_size=5))
+def test_spread_is_the_sample_deviation(values):
+    assert mean_and_std(values).std == pytest.approx(stdev(values), abs=1e-9)
+
+
+def test_one_number_has_no_spread():
+    assert mean_and_std([71.5]) == (71.5, None, 1)
+    assert interval([71.5]) is None
+
+
+@given(SEVERAL, st.sampled_from([0.5, 0.9, 0.95, 0.99]))
+def test_intervals_are_students(values, level):
+    mean = sum(values) / len(values)
+    expected = stats.t.interval(level, len(values) - 1, loc=mean, scale=stats.sem(values))
+    assert interval(values, level) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_known_interval():
+    assert interval([70.0, 71.0, 72.0]) == pytest.approx((68.5159, 73.4841), abs=1e-4)  # 71 ± 4.3027 / √3
+
+
+@pytest.mark.parametrize("level", [0, 1, 95, -0.5])
+def test_a_level_that_is_none(level):
+    with pytest.raises(ConfigError, match="a confidence level lies between 0 and 1"):
+        interval([1.0, 2.0], level)
+
+
+@given(st.lists(st.tuples(PERCENT, PERCENT), min_size=2, max_size=8))
+def test_paired_tests_are_students(pairs):
+    a, b = zip(*pairs, strict=True)
+    differences = [one - other for one, other in pairs]
+    if stdev(differences) < 1e-3:
+        return
+    expected = stats.ttest_rel(a, b)
+    low, high = expected.confidence_interval(0.95)
+    found = paired_test(a, b)
+    assert found.difference == pytest.approx(sum(differences) / len(pairs), abs=1e-9)
+    assert found.p == pytest.approx(expected.pvalue, rel=1e-6)
+    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-6, abs=1e-9)
+    assert found.n == len(pairs)
+
+
+def test_pairing_matters():
+    a, b = [60.0, 70.0, 80.0], [59.0, 68.9, 79.1]
+    assert paired_test(a, b).p < 0.01
+    assert paired_test(a, b[::-1]).p > 0.5
+
+
+def test_paired_tests_at_their_limits():
+    assert paired_test([3.0], [1.0]) == PairedTest(2.0, None, None, None, 1)
+    assert paired_test([1.0, 2.0], [1.0, 2.0]) == PairedTest(0.0, 0.0, 0.0, 1.0, 2)
+    assert paired_test([2.0, 3.0], [1.0, 2.0]) == PairedTest(1.0, 1.0, 1.0, 0.0, 2)
+    with pytest.raises(ValueError, match="shorter"):
+        paired_test([1.0, 2.0], [1.0])
+
+
+def test_known_corrections():
+    assert holm([]) == []
+    assert holm([0.03]) == [0.03]
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=5))
+def test_holm_is_the_closure_of_bonferroni(p_values):
+    """A hypothesis falls if Bonferroni rejects every set of hypotheses that it belongs to."""
+    places = range(len(p_values))
+    sets = [chosen for size in range(1, len(p_values) + 1) for chosen in combinations(places, size)]
+    expected = [
+        max(min(1.0, len(chosen) * min(p_values[i] for i in chosen)) for chosen in sets if place in chosen)
+        for place in places
+    ]
+    assert holm(p_values) == pytest.approx(expected)
