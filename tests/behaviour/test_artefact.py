@@ -36,7 +36,10 @@ def test_round_trip_bit_for_bit(model, images, saved):
     loaded = dear.load(saved, clip=model.clip)
     assert loaded.classes == model.classes
     assert loaded.method.roles == model.method.roles
-    assert loaded.config == model.config
+    assert loaded.config.model_dump() == model.config.model_dump()
+    assert not loaded.training
+    assert not loaded.trainable()
+    assert loaded.requires_grad_().trainable().keys() == model.trainable().keys()
     with torch.no_grad():
         assert torch.equal(loaded(images).logits, model(images).logits)
 
