@@ -106,7 +106,7 @@ def save(model: Savable, folder: str | Path, *, overwrite: bool = False) -> Path
     files = _contents(model.method)
     manifest = _manifest(model, files)
     files[MANIFEST] = documents.to_json(documents.sealed(manifest.model_dump()))
-    trained = sum(parameter.numel() for parameter in model.method.trained.values())
+    trained = sum(parameter.numel() for parameter in model.method.parameters())  # also of one that was loaded
     try:
         if not overwrite:
             _refuse_replacing(folder, files)
