@@ -50,15 +50,15 @@ def rows(out):
 
 def test_base_to_novel(dear_, place, tmp_path):
     out = tmp_path / "grid"
-    more = ["--seeds", "1,2", "--set", "beta=0.5,0.9"]
+    more = ["--seeds", "1,2", "--set", "beta=0.5,0.8"]
     code, stdout, stderr = dear_(*bench(place, "base-to-novel", out, *more))
     assert code == 0, stderr
     assert stdout.strip() == (out / "table.md").read_text().strip()
-    assert "[6/6] dear mask=all_mixed,beta=0.9, photos, seed 2, 1 shots: photos base" in stderr
+    assert "[6/6] dear mask=all_mixed,beta=0.8, photos, seed 2, 1 shots: photos base" in stderr
     found = rows(out)
     assert [(row["method"], row["variant"], row["seed"]) for row in found][::2] == [
         ("dear", "mask=all_mixed,beta=0.5", "1"),
-        ("dear", "mask=all_mixed,beta=0.9", "1"),
+        ("dear", "mask=all_mixed,beta=0.8", "1"),
         ("zero_shot", "", "1"),
     ]
     assert all(row["data"] == "photos" and float(row["base"]) >= 0 for row in found)

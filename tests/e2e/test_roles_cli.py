@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 import dear
+from dear.errors import OverwriteError
 from dear.reports.discovery import FILES
 from dear.roles.corpus import photograph_phrases
 from dear.roles.rolemap import RoleMap
@@ -103,6 +104,22 @@ def test_discover_show_compare_ablate(run, place, done):
     code, _, err = run("ablate", *words, "--roles", "vit-b-16")
     assert code == 2
     assert "does not fit" in err
+
+
+def test_python_discovers_what_the_command_does(place, done, tmp_path):
+    clip, told = dear.load_clip(f"local-dir:{place / 'clip'}", "random"), {}
+    found = dear.discover_roles(
+        clip,
+        place / "photos",
+        out=tmp_path / "out",
+        pool=place / "pool.txt",
+        examples=4,
+        progress=lambda stage, count, total: told.update({stage: (count, total)}),
+    )
+    assert found.heads == RoleMap.load(done / "roles.json").heads
+    assert told == {"reading images": (41, 41), "finding examples": (4, 4)}
+    with pytest.raises(OverwriteError, match="is not empty"):
+        dear.discover_roles(clip, place / "photos", out=tmp_path / "out")
 
 
 def test_show_a_shipped_map(run, tmp_path):

@@ -9,10 +9,12 @@ from functools import cache
 import pytest
 from PIL import Image
 
+import dear
 import dear.files
 from dear.backbone import load
 from dear.cli import main
 from dear.engine import run as run_module
+from dear.errors import ConfigError
 from helpers import TINY_CONFIGS, make_photos
 
 CLASSES = ["ant", "bee", "cow", "dog"]
@@ -334,3 +336,27 @@ def test_bad_input_is_one_sentence(dear_, place, made, tmp_path, name):
     assert stderr.startswith("dear: ")
     assert stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_python_does_what_the_commands_do(dear_, place, made, tmp_path):
+    by_command = json.loads(dear_("eval", made, "--json")[1])
+    told = []
+    found = dear.evaluate(made, progress=lambda done, total: told.append((done, total)))
+    assert found.scores.model_dump(mode="json") == by_command["adapted"]
+    assert found.plain.model_dump(mode="json") == by_command["plain"]
+    assert told[-1] == (8, 8)
+    model = dear.load(made)
+    on_other = make_photos(tmp_path / "other", ["x", "y"], 2)
+    assert dear.evaluate(model, on_other).scores == dear.evaluate(made, dear.open_dataset(on_other)).scores
+    assert dear.evaluate(made, dear.open_dataset(place / "photos")).scores.images == 8  # those trained on are left out
+    with pytest.raises(ConfigError, match="A loaded model does not say what it was made from"):
+        dear.evaluate(model)
+    page = dear.report(made, out=tmp_path / "page.html", workers=1)
+    assert page == tmp_path / "page.html"
+    assert page.read_text().startswith("<!")
+    assert dear_("search", "index", made, place / "photos", "--index", tmp_path / "index")[0] == 0
+    image = place / "photos" / "ant" / "0.png"
+    hits = dear.search(made, image, index=tmp_path / "index", top_k=2)
+    words = ["search", "find", made, image, "--index", tmp_path / "index", "-k", 2, "--json"]
+    assert [json.loads(line)["image"] for line in dear_(*words)[1].splitlines()] == [str(hit.path) for hit in hits]
+    assert hits[0].path.name == "0.png"

@@ -7,6 +7,11 @@ import dear
 from dear.errors import BackboneError, ConfigError, InputError
 
 
+@pytest.fixture
+def model(clip, roles):
+    return dear.DeAR(clip, roles).for_classes(["cat", "dog", "hot air balloon"])
+
+
 def test_all_problems_at_once(clip, roles):
     with pytest.raises(ConfigError) as caught:
         dear.DeAR(clip, roles, beta=1.5, text_token=3, alpha_cls=0)
@@ -32,8 +37,9 @@ def test_a_config_may_come_from_elsewhere(clip, roles):
 
 
 @pytest.mark.parametrize("wrong", [None, "ViT-B-16", torch.nn.Identity()], ids=str)
-def test_what_is_not_a_backbone(roles, wrong):
-    for build in (lambda: dear.DeAR(wrong, roles), lambda: dear.ZeroShot(wrong)):
+def test_what_is_not_a_backbone(clip, roles, wrong):
+    method = dear.DeAR(clip, roles).method
+    for build in (lambda: dear.DeAR(wrong, roles), lambda: dear.Model(wrong, method)):
         with pytest.raises(BackboneError, match=r"adapts a backbone from dear\.load_clip"):
             build()
 
@@ -53,21 +59,7 @@ def test_what_is_not_a_backbone(roles, wrong):
 )
 def test_labels_that_cannot_be(model, images, labels, message):
     with pytest.raises(InputError, match=message):
-        model.loss(model(images), labels, images=images)
-
-
-def test_outputs_that_cannot_be(model, images):
-    labels = torch.tensor([0, 1, 2])
-    out = model(images)
-    for wrong in (None, out.logits):
-        with pytest.raises(InputError, match="The loss takes what the model returned"):
-            model.loss(wrong, labels)
-    model.set_classes(["a", "b", "c"])
-    with pytest.raises(InputError, match="classes were changed after this output"):
-        model.loss(out, labels)
-    for prefix in (None, images, torch.zeros(1, 2, 3)):
-        with pytest.raises(InputError, match="take it from image_prefix"):
-            model.from_prefix(prefix)
+        model.loss(images, labels)
 
 
 def test_layers_the_tower_does_not_have(clip, roles):
@@ -75,23 +67,17 @@ def test_layers_the_tower_does_not_have(clip, roles):
         dear.DeAR(clip, roles, text_first_layer=7)
 
 
-def test_unknown_strategy(model, images):
-    zero_shot = dear.ZeroShot(model.clip)
-    zero_shot.set_classes(["cat"])
-    for method in (model, zero_shot):
-        with pytest.raises(ConfigError, match="strategy is 'both', but can be 'fusion' or 'decoupled'"):
-            method(images, strategy="both")
-    with model.disabled(), pytest.raises(ConfigError, match="strategy is 'both'"):
-        model(images, strategy="both")
+def test_unknown_readout(model):
+    with pytest.raises(ConfigError, match=r"has no readout 'bth': choose .* or "):
+        model.check_readout("bth")
+    assert model.check_readout(None) == model.readout()
 
 
-def test_loss_needs_images_where_no_prefix_was_kept(model, images):
-    with torch.no_grad():
-        out = model(images)
-        with pytest.raises(InputError, match="give the batch's images"):
-            model.loss(out, torch.tensor([0, 1, 2]))
+def test_images_or_states(model):
+    with pytest.raises(InputError, match="give one of them"):
+        model()
 
 
 def test_one_line_description(model):
-    assert repr(model).endswith("5 attributes, 1,558 of 1,843,191 parameters trainable)")
+    assert repr(model).endswith(", 3 classes, 1,558 of 1,843,191 parameters trainable)")
     assert "\n" not in repr(model.clip)

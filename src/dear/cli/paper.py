@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from dear.cli import options as ask
 from dear.cli.config_files import FILE
 from dear.cli.talk import say
 from dear.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dear.paper.run import Order
 
 
 def paper(
@@ -47,9 +50,9 @@ def paper(
         raise ConfigError("Give either --mini (the embedded world) or --full (the paper's own data sets).")
     if pretrained is not None and clip is None:
         raise ConfigError("--pretrained names the weights of a backbone: name the backbone with --clip.")
-    from dear.paper.run import Order, describe_plan, run_paper, survey
+    from dear.paper.run import Order, describe_plan, survey
 
-    usual = ("world", None) if mini else ("ViT-B-16-quickgelu", "openai")
+    usual = ("world", None, 4) if mini else ("ViT-B-16-quickgelu", "openai", 0)
     views = training.cached_views
     order = Order(
         out=out,
@@ -62,10 +65,9 @@ def paper(
         few_shots=tuple(sorted(ask.whole_numbers(shots, "--shots", least=1))),
         recipe=training.recipe,
         train=training.settings,
-        cached_views=(4 if mini else 0) if views is None else views,
+        cached_views=usual[2] if views is None else views,
         images=images,
-        cache=training.cache,
-        cached=not training.no_cache,
+        cache=training.cache_in(out) or False,
         jobs=jobs,
         workers=training.workers,
         threads=training.threads,
@@ -73,13 +75,21 @@ def paper(
     )
     if plan:
         typer.echo(describe_plan(order, survey(order)))
-        return
+    else:
+        typer.echo(_carry_out(order, training, resume=resume, overwrite=overwrite))
+
+
+def _carry_out(order: Order, training: ask.Training, *, resume: bool, overwrite: bool) -> Path:
+    """Run the paper; its folder gets the options as soon as it is there."""
+    from dear.paper.run import run_paper
+
+    config = order.out / FILE
 
     def tell(remark: str) -> None:
-        if out.is_dir() and not (out / FILE).is_file():
-            training.write_config(out, clip=order.clip, pretrained=order.pretrained)
+        if not config.is_file():
+            training.write_config(order.out, clip=order.clip, pretrained=order.pretrained)
         say(remark)
 
     if overwrite:
-        (out / FILE).unlink(missing_ok=True)
-    typer.echo(run_paper(order, tell, resume=resume, overwrite=overwrite))
+        config.unlink(missing_ok=True)
+    return run_paper(order, tell, resume=resume, overwrite=overwrite)

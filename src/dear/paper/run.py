@@ -70,10 +70,8 @@ class Order:
     cached_views: int = 4
     images: int = 1000
     """Images for the searches and the ablations."""
-    cache: Path | None = None
-    """Folder for the frozen layers' outputs; by default OUT/cache."""
-    cached: bool = True
-    """Whether they are kept at all."""
+    cache: Path | bool = True
+    """Folder for the frozen layers' outputs, by default OUT/cache; False to compute them every time."""
     jobs: int = 2
     workers: int = 2
     threads: int | None = None
@@ -101,7 +99,7 @@ class Order:
             recipe=self.recipe,
             train=self.train,
             cached_views=self.cached_views,
-            cache=(self.cache or self.out / "cache") if self.cached else None,
+            cache=self.out / "cache" if self.cache is True else self.cache or None,
             workers=self.workers,
             threads=self.threads or max(1, torch.get_num_threads() // self.jobs),
         )
