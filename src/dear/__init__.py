@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from dear.engine.fit import fit
     from dear.engine.settings import TrainSettings
     from dear.errors import DearError
+    from dear.evaluation.runs import evaluate
     from dear.loading import DeAR, load
     from dear.methods.base import Batch, Draw, Method, Needs, Output
     from dear.methods.dear.config import DearConfig
     from dear.methods.recipe import Recipe
     from dear.methods.registry import get_method, list_methods, register
     from dear.model import Model
+    from dear.reports.discovering import discover_roles
+    from dear.reports.runs import report
+    from dear.retrieval.index import search
     from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
 
 __version__ = "0.2.0"
@@ -40,6 +44,8 @@ _HOMES = {
     "Role": "dear.roles.rolemap",
     "RoleMap": "dear.roles.rolemap",
     "TrainSettings": "dear.engine.settings",
+    "discover_roles": "dear.reports.discovering",
+    "evaluate": "dear.evaluation.runs",
     "fit": "dear.engine.fit",
     "get_method": "dear.methods.registry",
     "list_methods": "dear.methods.registry",
@@ -47,6 +53,8 @@ _HOMES = {
     "load_clip": "dear.backbone.load",
     "open_dataset": "dear.datasets",
     "register": "dear.methods.registry",
+    "report": "dear.reports.runs",
+    "search": "dear.retrieval.index",
 }
 
 __all__ = [
@@ -66,6 +74,8 @@ __all__ = [
     "Role",
     "RoleMap",
     "TrainSettings",
+    "discover_roles",
+    "evaluate",
     "fit",
     "get_method",
     "list_methods",
@@ -73,6 +83,8 @@ __all__ = [
     "load_clip",
     "open_dataset",
     "register",
+    "report",
+    "search",
 ]
 
 

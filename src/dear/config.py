@@ -13,7 +13,9 @@ from dear.errors import ConfigError, did_you_mean
 class Settings(BaseModel):
     """Base of every settings object: immutable, strict, and refused with a `ConfigError`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     def __init__(self, **values: Any) -> None:
         """Check the values; every problem is named in one error."""

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from dear.backbone import load
-from dear.cli.bench import _default_data
+from dear.cli.bench import default_data
 from dear.evaluation import grid as grid_module
 from helpers import TINY_CONFIGS, heed_interrupts, make_photos
 from needs import needs_posix
@@ -65,11 +65,11 @@ def test_base_to_novel(dear_, place, tmp_path):
     for path in (out / "cells").iterdir():
         cell = json.loads(path.read_text())
         assert {"versions", "backbone", "adapter_sha256", "fingerprint", "scores", "threads"} <= set(cell)
-        assert {"fusion", "decoupled", "per_class"} <= set(cell["scores"][0])
+        assert {"accuracy", "per_class"} <= set(cell["scores"][0])
 
     code, _, stderr = dear_(*bench(place, "base-to-novel", out, *more))
     assert code == 2
-    assert stderr == f"dear: {out} is not empty: add --resume to go on, or --overwrite to start again.\n"
+    assert stderr == f"dear: {out} is not empty: add --resume to continue, or --overwrite to start over.\n"
     again = dear_(*bench(place, "base-to-novel", out, *more, "--resume"))
     assert again[:2] == (0, stdout)
     assert rows(out) == found
@@ -88,18 +88,18 @@ def test_the_other_protocols(dear_, place, tmp_path):
         assert {"source_photos", "target_other", "average"} <= set(row)
 
 
-def test_default_data():
+def testdefault_data():
     shifted = ["imagenetv2", "imagenet_sketch", "imagenet_a", "imagenet_r"]
-    assert _default_data("domain", "imagenet", "imagenet") == shifted
-    assert len(_default_data("base-to-novel", "imagenet", None)) == 11
-    assert len(_default_data("few-shot", "imagenet", None)) == 11
-    assert len(_default_data("cross-dataset", "imagenet", "imagenet")) == 10
-    assert not set(shifted) & set(_default_data("few-shot", "imagenet", None))
+    assert default_data("domain", "imagenet", "imagenet") == shifted
+    assert len(default_data("base-to-novel", "imagenet", None)) == 11
+    assert len(default_data("few-shot", "imagenet", None)) == 11
+    assert len(default_data("cross-dataset", "imagenet", "imagenet")) == 10
+    assert not set(shifted) & set(default_data("few-shot", "imagenet", None))
     drawn = [f"world-broad-{name}" for name in ("v2", "sketch", "a", "r")]
-    assert _default_data("domain", "world-broad", "world-broad") == drawn
-    assert len(_default_data("base-to-novel", "world-broad", None)) == 11
+    assert default_data("domain", "world-broad", "world-broad") == drawn
+    assert len(default_data("base-to-novel", "world-broad", None)) == 11
     for protocol, source in (("few-shot", None), ("cross-dataset", "world-broad")):
-        found = _default_data(protocol, "world-broad", source)
+        found = default_data(protocol, "world-broad", source)
         assert not set(drawn) & set(found)
         assert ("world-broad" in found) == (source is None)
 
@@ -109,10 +109,10 @@ def test_control_c_is_one_line(dear_, place, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(grid_module, "evaluate", stop)
+        patch.setattr(grid_module, "evaluate_items", stop)
         code, stdout, stderr = dear_(*bench(place, "few-shot", tmp_path / "grid", "--seeds", 1))
     assert (code, stdout) == (130, "")
-    assert stderr.strip() == "dear: stopped; what was done so far is kept, go on with --resume."
+    assert stderr.strip() == "dear: stopped; what was done so far is kept, resume with --resume."
     assert dear_(*bench(place, "few-shot", tmp_path / "grid", "--seeds", 1, "--resume"))[0] == 0
 
 
@@ -127,20 +127,20 @@ def test_control_c_ends_all_jobs(place, tmp_path):
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate()
     assert process.returncode == 130, stderr
-    assert stderr.strip() == "dear: stopped; what was done so far is kept, go on with --resume."
+    assert stderr.strip() == "dear: stopped; what was done so far is kept, resume with --resume."
 
 
 BAD = {
     "set": (["--set", "betta=1"], "None of the methods zero_shot, dear has a setting 'betta'. Did you mean 'beta'?"),
     "set what": (["--set", "beta="], "--set 'beta=' is not NAME=V1,V2"),
     "impossible": (["--set", "beta=7"], "beta is 7"),
-    "seeds": (["--seeds", "1,x"], "--seeds has 'x', but takes whole numbers from 0 on"),
-    "no seeds": (["--seeds", ","], "A grid needs at least one"),
-    "shots": (["--shots", "0"], "--shots has '0', but takes whole numbers from 1 on"),
+    "seeds": (["--seeds", "1,x"], "--seeds '1,x' is not a comma-separated list of whole numbers from 0 on"),
+    "no seeds": (["--seeds", ","], "--seeds ',' is not a comma-separated list"),
+    "shots": (["--shots", "0"], "--shots '0' is not a comma-separated list of whole numbers from 1 on"),
     "method": (["--methods", "deer"], "No method is called 'deer'. Did you mean 'dear'?"),
     "data": (["--data", "caltech-101"], "There is no data set 'caltech-101'"),
-    "root": (["--data", "dtd"], "say which with root=FOLDER or --root FOLDER"),
-    "absent": (["--data", "dtd", "--root", "ROOT"], "DTD is not in ROOT: Get dtd-r1.0.1"),
+    "root": (["--data", "dtd"], "say which with --data-root FOLDER"),
+    "absent": (["--data", "dtd", "--data-root", "ROOT"], "DTD is not in ROOT: Get dtd-r1.0.1"),
     "both": (["--resume", "--overwrite"], "choose one of them"),
 }
 
@@ -165,7 +165,7 @@ def test_real_photographs(dear_, place, shared_data, tmp_path):
     split = json.loads((there / "split_zhou_Caltech101.json").read_text())
     few = {part: [row for label in range(4) for row in [r for r in split[part] if r[1] == label][:3]] for part in split}
     (here / "split_zhou_Caltech101.json").write_text(json.dumps(few))
-    words = ["--data", "caltech101", "--root", tmp_path / "root", "--seeds", 1]
+    words = ["--data", "caltech101", "--data-root", tmp_path / "root", "--seeds", 1]
     words = bench(place, "base-to-novel", tmp_path / "out", *words)
     words[words.index("--epochs") + 1] = 2
     code, stdout, stderr = dear_(*words)
@@ -175,6 +175,6 @@ def test_real_photographs(dear_, place, shared_data, tmp_path):
     assert (adapted["method"], adapted["steps"], adapted["unreadable"]) == ("dear", "2", "0")
     assert "caltech101" in stdout
     (run,) = (tmp_path / "out" / "runs").glob("dear-*")
-    code, stdout, stderr = dear_("eval", run, "--classes", "base")
+    code, stdout, stderr = dear_("eval", run, "--half", "base")
     assert code == 0, stderr
     assert stdout.startswith("caltech101 (base): 6 images, 2 classes")

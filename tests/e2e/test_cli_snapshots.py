@@ -10,6 +10,8 @@ from helpers import make_photos
 def commands(command, path=()):
     if children := getattr(command, "commands", None):
         for name, child in children.items():
+            if child.hidden:
+                continue
             yield from commands(child, (*path, name))
     yield path, command
 
@@ -53,14 +55,16 @@ ERRORS = {
     "quickstart": "--out photos",
     "paper": "--out paper",
     "bench base-to-novel": "--data photos --out photos",
-    "bench few-shot": "--data photos --out grid --methods deer",
+    "bench few-shot": "--data photos --out grid",
     "bench cross-dataset": "--source imagenet --out grid",
     "bench domain": "--out grid --seeds one",
-    "ls datasets": "--roots photos",
+    "data list": "--roots photos",
+    "data check": "dtd --data-root photos",
     "ls methods": "all",
-    "check data": "dtd --root photos",
-    "retrieve index": "run photos/ant/empty",
-    "retrieve search": "run photos/ant/0.png",
+    "ls backbones": "all",
+    "ls settings": "deer",
+    "search index": "run photos/ant/empty",
+    "search find": "run photos/ant/0.png",
     "roles discover": "--clip world --images photoz --out roles",
     "roles show": "roles.json",
     "roles compare": "vit-b-16 world",

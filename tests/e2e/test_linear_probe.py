@@ -17,7 +17,9 @@ LONGEST = 40
 
 
 def code() -> str:
-    return next(one for one in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "linear_probe.py" in one)
+    return next(
+        one for one in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "linear_probe.py" in one
+    )
 
 
 @pytest.fixture
@@ -41,7 +43,20 @@ def test_the_docs_probe_goes_through_every_command(probe, dear_, tmp_path, monke
         monkeypatch.setattr(f"{module}.load_clip", lambda *_, **__: clip)
     monkeypatch.chdir(tmp_path)
     photos = make_photos(tmp_path / "photos", ["red thing", "green thing", "blue thing"], 6)
-    train = ("train", photos, "--clip", "tiny", "--method", "linear_probe", "--out", "run", "--shots", 4, "--set", "C=10")
+    train = (
+        "train",
+        photos,
+        "--clip",
+        "tiny",
+        "--method",
+        "linear_probe",
+        "--out",
+        "run",
+        "--shots",
+        4,
+        "--set",
+        "C=10",
+    )
     code, stdout, stderr = dear_(*train)
     assert (code, "linear_probe" in stdout) == (0, True), stderr
     assert dear_(*train, "--overwrite")[0] == 0

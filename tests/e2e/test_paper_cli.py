@@ -21,7 +21,7 @@ def test_the_plan_of_the_mini_paper(dear_, tmp_path):
 
 
 def test_the_plan_of_the_full_paper(dear_, tmp_path):
-    code, stdout, _ = dear_("paper", "--full", "--out", tmp_path / "out", "--root", tmp_path, "--plan")
+    code, stdout, _ = dear_("paper", "--full", "--out", tmp_path / "out", "--data-root", tmp_path, "--plan")
     assert code == 0
     assert "missing imagenet: Get the ILSVRC 2012 images" in stdout
 
@@ -31,9 +31,9 @@ def test_the_plan_of_the_full_paper(dear_, tmp_path):
     [
         ([], "Give either --mini (the embedded world) or --full (the paper's own data sets)."),
         (["--mini", "--full"], "Give either --mini"),
-        (["--mini", "--pretrained", "openai"], "give that with --clip"),
+        (["--mini", "--pretrained", "openai"], "name the backbone with --clip"),
         (["--mini", "--seeds", "a"], "--seeds 'a' is not a comma-separated list of whole numbers from 0 on."),
-        (["--full"], "say which with --root FOLDER"),
+        (["--full"], "say which with --data-root FOLDER"),
         (["--mini", "--resume", "--overwrite"], "choose one of them"),
     ],
 )
@@ -56,7 +56,7 @@ def test_control_c_leaves_what_can_be_resumed_and_no_traceback(tiny_folders, tin
         "--full",
         "--out",
         out,
-        "--root",
+        "--data-root",
         tmp_path / "data",
         "--seeds",
         1,
@@ -75,5 +75,5 @@ def test_control_c_leaves_what_can_be_resumed_and_no_traceback(tiny_folders, tin
         _, stderr = process.communicate()
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
-    assert stderr.strip().endswith("dear: stopped; what was done so far is kept, go on with --resume.")
+    assert stderr.strip().endswith("dear: stopped; what was done so far is kept, resume with --resume.")
     assert list(out.glob("grids/base-to-novel/cells/zero_shot-*.json"))

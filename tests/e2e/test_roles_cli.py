@@ -78,7 +78,7 @@ def test_discover_show_compare_ablate(run, place, done):
 
     code, out, err = run(*discover(place, done))
     assert (code, out) == (2, "")
-    assert "is not empty: add --resume to go on, or --overwrite to start again." in err
+    assert "is not empty: add --resume to continue, or --overwrite to start over." in err
 
     before = {name: (done / name).read_bytes() for name in FILES}
     (done / "mine.txt").write_text("keep me")
@@ -89,6 +89,7 @@ def test_discover_show_compare_ablate(run, place, done):
     assert "choose one of them" in run(*discover(place, done), "--resume", "--overwrite")[2]
 
     assert run("show", done / "roles.json")[1].startswith("layer")
+    assert run("show", done) == run("show", done / "roles.json")
     code, out, _ = run("compare", done / "roles.json", done / "roles.json")
     assert code == 0
     assert "24 of 24 heads have the same role and concept." in out

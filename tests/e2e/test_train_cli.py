@@ -40,7 +40,7 @@ def place(tmp_path_factory):
 
 def train(place, data, out, *more):
     words = ["--clip", f"local-dir:{place / 'clip'}", "--pretrained", "random", "--set", "mask=all_mixed"]
-    words += ["--epochs", 2, "--batch", 4, "--shots", 2, "--workers", 1]
+    words += ["--epochs", 2, "--batch-size", 4, "--shots", 2, "--workers", 1]
     return ["train", data, "--out", out, *words, *more]
 
 
@@ -69,7 +69,7 @@ def test_train_writes_a_run(dear_, place, tmp_path):
 
     code, stdout, stderr = dear_(*train(place, place / "photos", out))
     assert (code, stdout) == (2, "")
-    assert stderr == f"dear: {out} is not empty: add --resume to go on, or --overwrite to start again.\n"
+    assert stderr == f"dear: {out} is not empty: add --resume to continue, or --overwrite to start over.\n"
     for how in ("--resume", "--overwrite"):
         assert dear_(*train(place, place / "photos", out, how))[0] == 0
         assert (out / "adapter_model.safetensors").read_bytes() == adapter
@@ -106,7 +106,7 @@ def test_control_c_is_one_line_and_resumes(dear_, place, made, tmp_path, monkeyp
         stop_after(patch, 3, KeyboardInterrupt())
         code, stdout, stderr = dear_(*train(place, place / "photos", tmp_path / "run"))
     assert (code, stdout) == (130, "")
-    assert stderr.strip() == "dear: stopped; what was done so far is kept, go on with --resume."
+    assert stderr.strip() == "dear: stopped; what was done so far is kept, resume with --resume."
     assert dear_(*train(place, place / "photos", tmp_path / "run", "--resume"))[0] == 0
     adapters = [(folder / "adapter_model.safetensors").read_bytes() for folder in (tmp_path / "run", made)]
     assert adapters[0] == adapters[1]
@@ -116,7 +116,7 @@ def test_control_c_names_resume_only_where_there_is_one(dear_, place, made, monk
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dear.predict.try_predict", stop)
+    monkeypatch.setattr("dear.predict.stream", stop)
     code, _, stderr = dear_("predict", made, place / "photos" / "ant" / "0.png")
     assert code == 130
     assert stderr.strip() == "dear: stopped; what was done so far is kept, give the same command again."
@@ -146,7 +146,7 @@ def test_bad_images_and_few_images_are_told(dear_, place, tmp_path):
         (photos / "bee" / f"text{i}.jpg").write_text("no image")
     code, _, stderr = dear_(*train(place, photos, tmp_path / "run", "--shots", 16))
     assert code == 0
-    assert "note: 2 class(es) have fewer than 16 images, such as 'ant'; all theirs are used." in stderr
+    assert "note: 2 class(es) have fewer than 16 images, such as 'ant': all of them are used." in stderr
     assert stderr.count("skipped: ") == 5
     assert "… and 2 more, all named in " in stderr
     assert "note: unreadable images were skipped 14 times." in stderr
@@ -168,11 +168,11 @@ def test_eval_finds_what_the_run_was_made_from(dear_, made, monkeypatch, tmp_pat
     assert list(rows) == ["plain CLIP", "dear, fusion", "dear, decoupled"]
     code, stdout, _ = dear_("eval", made, "--json")
     found = json.loads(stdout)
-    assert found["adapted"]["fusion"] == pytest.approx(rows["dear, fusion"], abs=0.01)
-    assert found["plain"]["fusion"] == found["plain"]["decoupled"] == pytest.approx(rows["plain CLIP"], abs=0.01)
+    assert found["adapted"]["accuracy"]["fusion"] == pytest.approx(rows["dear, fusion"], abs=0.01)
+    assert list(found["plain"]["accuracy"].values()) == [pytest.approx(rows["plain CLIP"], abs=0.01)]
     assert set(found["adapted"]["per_class"]) == set(CLASSES)
     for half in ("base", "novel"):
-        code, stdout, _ = dear_("eval", made, "--classes", half)
+        code, stdout, _ = dear_("eval", made, "--half", half)
         assert stdout.startswith(f"photos ({half}): 4 images, 2 classes")
 
 
@@ -226,12 +226,10 @@ def test_eval_of_a_list_with_a_template(dear_, place, tmp_path, monkeypatch):
     text = "".join(f"{path.relative_to(place)},{path.parent.name}\n" for path in paths)
     (place / "list.csv").write_text("path,label\n" + text)
     monkeypatch.chdir(place)
-    code, _, stderr = dear_(
-        *train(place, "list.csv", tmp_path / "run", "--template", "my own {}.", "--classes", "base")
-    )
+    code, _, stderr = dear_(*train(place, "list.csv", tmp_path / "run", "--template", "my own {}.", "--half", "base"))
     assert code == 0, stderr
     monkeypatch.chdir(tmp_path)
-    code, stdout, _ = dear_("eval", "run", "--classes", "base")
+    code, stdout, _ = dear_("eval", "run", "--half", "base")
     assert code == 0
     assert stdout.startswith("list.csv (base): 4 images, 2 classes")
     by_template = dear_("eval", "run", "--json")[1]
@@ -250,7 +248,7 @@ def test_data_that_is_gone(dear_, place, tmp_path):
 
 def test_predict(dear_, place, made, tmp_path):
     image = place / "photos" / "ant" / "0.png"
-    code, stdout, stderr = dear_("predict", made, image, place / "photos" / "bee", "--top", 2)
+    code, stdout, stderr = dear_("predict", made, image, place / "photos" / "bee", "-k", 2)
     assert (code, stderr) == (0, "")
     lines = stdout.splitlines()
     assert len(lines) == 5
@@ -262,8 +260,10 @@ def test_predict(dear_, place, made, tmp_path):
     assert found["image"] == str(image)
     assert {name for name, _ in found["top"]} == {"boat", "car", "plane"}
     (tmp_path / "classes.txt").write_text("boat\n\ncar\nplane\n")
-    assert dear_("predict", made, image, "--json", "--classes", tmp_path / "classes.txt")[1] == stdout
-    assert dear_("predict", made, image, "--json", "--strategy", "decoupled")[0] == 0
+    assert dear_("predict", made, image, "--json", "--names", tmp_path / "classes.txt")[1] == stdout
+    assert dear_("predict", made, image, "--json", "--readout", "decoupled")[0] == 0
+    long = ",".join(f"thing number {i}" for i in range(400))
+    assert dear_("predict", made, image, "--classes", long, "--top-k", 400)[1].count(" %") == 400
 
 
 def test_predict_names_what_it_cannot_read_and_goes_on(dear_, place, made, tmp_path):
@@ -283,24 +283,32 @@ def test_predict_names_what_it_cannot_read_and_goes_on(dear_, place, made, tmp_p
 BAD = {
     "no data": (["train", "PHOTO", "--out", "OUT"], "There is no data set 'PHOTO'"),
     "no weights": (["train", "PHOTOS", "--out", "OUT", "--clip", "ViT-B-32"], "ViT-B-32 needs weights"),
+    "no clip": (["train", "PHOTOS", "--out", "OUT"], "add --clip ViT-B-16-quickgelu --pretrained openai"),
+    "weights of what": (["train", "world-blooms", "--out", "OUT", "--pretrained", "x"], "name it with --clip"),
     "no roles": (
         ["train", "PHOTOS", "--out", "OUT", "--clip", "CLIP", "--pretrained", "random", "--shots", "2"],
         "no role map",
     ),
-    "half": (["train", "PHOTOS", "--out", "OUT", "--classes", "some"], "can be 'all', 'base' or 'novel'"),
+    "half": (["train", "PHOTOS", "--out", "OUT", "--half", "some"], "can be 'all', 'base' or 'novel'"),
     "set": (["train", "PHOTOS", "--out", "OUT", "--set", "beta"], "--set 'beta' is not NAME=VALUE"),
     "lr": (["train", "PHOTOS", "--out", "OUT", "--lr", "0"], "lr is 0.0"),
     "precision": (["train", "PHOTOS", "--out", "OUT", "--precision", "fp64"], "precision is 'fp64'"),
-    "no root": (["train", "dtd", "--out", "OUT"], "say which with root=FOLDER or --root FOLDER"),
-    "absent": (["train", "dtd", "--out", "OUT", "--root", "EMPTY"], "DTD is not in"),
+    "no root": (["train", "dtd", "--out", "OUT"], "say which with --data-root FOLDER"),
+    "absent": (["train", "dtd", "--out", "OUT", "--data-root", "EMPTY"], "DTD is not in"),
     "one class": (["train", "ONE", "--out", "OUT"], "has only one class folder, ant"),
     "empty class": (["train", "HOLLOW", "--out", "OUT"], "bee has no images: add some, or remove the folder."),
     "no run": (["eval", "EMPTY"], "does not say what it was made from"),
     "no adapter": (["eval", "EMPTY", "PHOTOS"], "holds no adapter"),
     "predict from nothing": (["predict", "EMPTY", "IMAGE"], "holds no adapter"),
-    "no class list": (["predict", "MADE", "IMAGE", "--classes", "none.txt"], "There is no file none.txt"),
+    "no class list": (["predict", "MADE", "IMAGE", "--names", "none.txt"], "There is no file none.txt"),
+    "two class lists": (["predict", "MADE", "IMAGE", "--names", "x", "--classes", "a"], "choose one of them"),
+    "a class list of bytes": (
+        ["predict", "MADE", "IMAGE", "--names", "IMAGE"],
+        "is not a list of class names in UTF-8",
+    ),
+    "recipe": (["train", "PHOTOS", "--out", "OUT", "--recipe", "mine"], "--recipe is 'mine', but can be own or shared"),
     "no classes": (["predict", "MADE", "IMAGE", "--classes", " , "], "The class list is empty"),
-    "strategy": (["predict", "MADE", "IMAGE", "--strategy", "both"], "strategy is 'both'"),
+    "readout": (["predict", "MADE", "IMAGE", "--readout", "both"], "dear has no readout 'both': choose fusion or"),
 }
 
 

@@ -8,8 +8,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from dear.cli import app, main
-from dear.cli.world import score_table
 from dear.world.clip import build, write_folder
+from dear.world.score import score_table
 
 RUN = CliRunner()
 
@@ -53,7 +53,7 @@ def test_pretrain_stops_and_resumes(tmp_path):
     words = ["world", "pretrain", "--out", str(tmp_path / "run"), "--steps", "500"]
     result = RUN.invoke(app, [*words, "--stop-after", "1"])
     assert result.exit_code == 0, result.output
-    assert "1 of 500 steps; go on with --resume" in result.stdout
+    assert "1 of 500 steps; resume with --resume" in result.stdout
 
 
 @pytest.mark.parametrize(

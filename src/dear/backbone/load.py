@@ -95,6 +95,16 @@ def load_clip(
     )
 
 
+def list_backbones() -> dict[str, tuple[str, ...]]:
+    """Backbones that can be adapted, with the tags of their weights: those of this package, then OpenCLIP's."""
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(_shipped(), ())
+    for name in open_clip.list_models():
+        config = open_clip.get_model_config(name)
+        if unsupported(config) is None and (tags := _fitting_tags(name, config)):
+            found[name] = tuple(tags)
+    return found
+
+
 def _check_arguments(name: object, pretrained: object, device: Any, precision: object, seed: object) -> torch.device:
     """Refuse what cannot be meant, before anything large is built; return the device."""
     if not isinstance(name, str) or not name.strip():
@@ -165,6 +175,12 @@ def _read_config(name: str) -> dict[str, Any]:
     return config
 
 
+def _fitting_tags(name: str, config: dict[str, Any]) -> list[str]:
+    """Tags of the weights that were trained with the model's own activation."""
+    tags, quick_gelu = open_clip.list_pretrained_tags_by_model(name), bool(config.get("quick_gelu"))
+    return [tag for tag in tags if bool(get_pretrained_cfg(name, tag).get("quick_gelu")) == quick_gelu]
+
+
 def _check_weights_named(name: str, pretrained: str | None, config: dict[str, Any]) -> None:
     if name.startswith(("local-dir:", "hf-hub:")):
         if pretrained not in (None, RANDOM):
@@ -172,7 +188,7 @@ def _check_weights_named(name: str, pretrained: str | None, config: dict[str, An
         return
     quick_gelu = bool(config.get("quick_gelu"))
     tags = open_clip.list_pretrained_tags_by_model(name)
-    fitting = [tag for tag in tags if bool(get_pretrained_cfg(name, tag).get("quick_gelu")) == quick_gelu]
+    fitting = _fitting_tags(name, config)
     if pretrained is None:
         example = f"pretrained={fitting[0]!r}" if fitting else "the path of a checkpoint as pretrained"
         raise BackboneError(f"{name} needs weights: give {example}, or pretrained='random' to ask for random ones.")

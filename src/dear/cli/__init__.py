@@ -8,14 +8,15 @@ from typing import Annotated, Any
 
 import typer
 import typer.main
-from typer.core import TyperGroup
 
 from dear import __version__
-from dear.cli import bench, data, paper, report, retrieve, roles, train, world
+from dear.cli import bench, data, paper, report, roles, search, train, world
+from dear.cli.options import with_training
+from dear.cli.talk import Group
 from dear.errors import DearError
 
 
-class _Verbs(TyperGroup):
+class _Verbs(Group):
     """The commands; stopping one is one line and exit code 130."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -31,29 +32,31 @@ def _go_on(command: Any) -> str:
     for word in sys.argv[1:]:
         command = getattr(command, "commands", {}).get(word, command)
     can_resume = any("--resume" in parameter.opts for parameter in command.params)
-    return "go on with --resume" if can_resume else "give the same command again"
+    return "resume with --resume" if can_resume else "give the same command again"
 
 
 app = typer.Typer(
     name="dear",
     help="DeAR: adapt CLIP from a few photos by decomposing attention-head roles.",
     cls=_Verbs,
-    no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
-app.command("train")(train.train)
+app.command("train")(with_training(train.train))
 app.command("eval")(train.evaluate)
 app.command("predict")(train.predict)
 app.command("report")(report.report)
 app.command("quickstart")(report.quickstart)
-app.command("paper")(paper.paper)
+app.command("paper")(with_training(paper.paper))
 app.add_typer(bench.app, name="bench")
+app.add_typer(data.app, name="data")
 app.add_typer(data.list_app, name="ls")
-app.add_typer(data.check_app, name="check")
-app.add_typer(retrieve.app, name="retrieve")
+app.add_typer(search.app, name="search")
 app.add_typer(roles.app, name="roles")
 app.add_typer(world.app, name="world")
+app.add_typer(data.old_check_app, name="check", hidden=True)
+app.add_typer(search.old_app, name="retrieve", hidden=True)
 
 
 def _version(wanted: bool) -> None:
@@ -83,7 +86,7 @@ def main() -> None:
     except OSError as error:
         where, why = error.filename or "A file", error.strerror or error
         sys.stderr.write(
-            f"dear: {where} cannot be read or written ({why}): what was done so far is kept; make room or check the "
-            f"permissions, and {_go_on(typer.main.get_command(app))}.\n"
+            f"dear: {where} cannot be read or written ({why}): what was done so far is kept; free some space or check "
+            f"the permissions, and {_go_on(typer.main.get_command(app))}.\n"
         )
         sys.exit(2)

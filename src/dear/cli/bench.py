@@ -1,17 +1,17 @@
-"""`dear bench`: the four protocols over data sets × methods × choices × seeds, as grids that can be resumed."""
+"""`dear bench`: the four protocols over data sets × methods × settings × seeds, as grids that can be resumed."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dear.cli.talk import say, step_bar
-from dear.cli.train import Clip, Device, Pretrained, Root, Views, Workers, literal
-from dear.errors import ConfigError
+from dear.cli import options as ask
+from dear.cli.config_files import FILE
+from dear.cli.talk import Group, say, step_bar
 
 if TYPE_CHECKING:
     from dear.evaluation.cells import Cell
@@ -19,130 +19,109 @@ if TYPE_CHECKING:
     from dear.evaluation.results import CellResult
 
 TRANSFER = ("cross-dataset", "domain")
+WORLD, BROAD_WORLD, BROAD_PHOTOGRAPHS = "world", "world-broad", "imagenet"
 
-app = typer.Typer(help="The paper's protocols, as resumable grids with tables.", no_args_is_help=True)
+app = typer.Typer(help="Run the paper's protocols as resumable grids with tables.", cls=Group)
 
-Out = Annotated[Path, typer.Option(help="Folder for cells, runs, table.csv and table.md.")]
+Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for cells, runs, table.csv and table.md.")]
 Data = Annotated[
     str | None,
-    typer.Option(help="Comma-separated names, folders or lists; by default the world's sets or the paper's."),
-]
-Source = Annotated[str | None, typer.Option(help="What is learned; by default imagenet, or world-broad.")]
-Methods = Annotated[str, typer.Option(help="Comma-separated, see 'dear ls methods'.")]
-Seeds = Annotated[str, typer.Option(help="Comma-separated.")]
-Shots = Annotated[str, typer.Option(help="Images a class to learn from; comma-separated.")]
-Sets = Annotated[
-    list[str] | None,
     typer.Option(
-        "--set",
-        metavar="NAME=V1,V2",
-        help="Values of a method's choice, each a variant, such as mask=roles,all_mixed; may be repeated.",
+        metavar="NAME,NAME", help="Data sets, folders or lists, comma-separated; by default the world's or the paper's."
     ),
 ]
-Roles = Annotated[str | None, typer.Option(help="Role map: a name, a roles.json, or discover's folder.")]
-Epochs = Annotated[int, typer.Option(min=1, help="Rounds through the images.")]
-Cache = Annotated[
-    Path | None, typer.Option(help="Folder for what the frozen layers make of images; by default OUT/cache.")
+Source = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Data set to train on; by default imagenet, or world-broad.")
 ]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Keep none of that: needs no disk, takes longer.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Cells computed at the same time, each in a process of its own.")]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Threads a cell computes with; by default the cores shared by the jobs. Same number, same bytes."
-    ),
-]
+Methods = Annotated[str, typer.Option(metavar="NAME,NAME", help="Methods, comma-separated, see 'dear ls methods'.")]
+Shots = Annotated[str, typer.Option(metavar="N,N", help="Training images per class, comma-separated.")]
 Validate = Annotated[
-    bool, typer.Option("--validate", help="Leave test images alone: test on training images that were not drawn.")
+    bool, typer.Option("--validate", help="Test on training images that were not drawn, and leave test images alone.")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the grid in OUT: what is done is not done again.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start the grid in OUT again.")]
 
 
 def _run(
     protocol: Any,
     out: Out,
-    clip: Clip = "world",
-    pretrained: Pretrained = None,
-    root: Root = None,
+    *,
+    clip: ask.Clip = None,
+    pretrained: ask.Pretrained = None,
+    data_root: ask.DataRoot = None,
     source: Source = None,
     data: Data = None,
     methods: Methods = "zero_shot,dear",
-    seeds: Seeds = "1,2,3",
+    roles: ask.Roles = None,
+    setting: ask.Settings = None,
+    seeds: ask.Seeds = "1,2,3",
     shots: Shots = "16",
-    sets: Sets = None,
-    roles: Roles = None,
-    epochs: Epochs = 10,
-    cached_views: Views = 0,
-    cache: Cache = None,
-    no_cache: NoCache = False,
-    workers: Workers = 2,
-    jobs: Jobs = 1,
-    threads: Threads = None,
-    device: Device = None,
+    training: ask.Training,
+    jobs: ask.Jobs = 1,
     validate: Validate = False,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
+    resume: ask.Resume = False,
+    overwrite: ask.Overwrite = False,
 ) -> None:
-    from dear.engine.loop import TrainSettings
-    from dear.engine.ranks import local_device
     from dear.evaluation.cells import make_cells
     from dear.evaluation.grid import Setting
+    from dear.files import check_folder
 
-    broad = "world-broad" if clip == "world" else "imagenet"
+    check_folder(out, resume=resume, overwrite=overwrite)
+    name, weights = backbone_for(data, source, clip, pretrained)
+    broad = BROAD_WORLD if name == WORLD else BROAD_PHOTOGRAPHS
     if protocol in TRANSFER:
         source = source or broad
     cells = make_cells(
         protocol,
-        _split(data) if data is not None else _default_data(protocol, broad, source),
-        methods=_split(methods),
-        seeds=_whole("seeds", seeds, least=0),
-        shots=_whole("shots", shots, least=1),
+        ask.split(data) if data is not None else default_data(protocol, broad, source),
+        methods=ask.split(methods),
+        seeds=ask.whole_numbers(seeds, "--seeds", least=0),
+        shots=ask.whole_numbers(shots, "--shots", least=1),
         source=source,
-        choices=_choices(sets or [], roles),
+        choices={**({"roles": [roles]} if roles else {}), **ask.parse_settings(setting)},
     )
-    setting = Setting(
+    shared = Setting(
         out=out,
-        clip=clip,
-        pretrained=pretrained,
-        root=root,
-        device=local_device(device),
-        train=TrainSettings(epochs=epochs),
-        cached_views=cached_views,
-        cache=None if no_cache else cache or out / "cache",
-        workers=workers,
+        clip=name,
+        pretrained=weights,
+        data_root=data_root,
+        device=training.device,
+        recipe=training.recipe,
+        train=training.settings,
+        cached_views=training.cached_views or 0,
+        cache=training.cache_in(out),
+        workers=training.workers,
         validate=validate,
-        threads=threads,
+        threads=training.threads,
     )
-    _carry_out(cells, setting, resume=resume, overwrite=overwrite, jobs=jobs)
+    _carry_out(cells, shared, training, resume=resume, overwrite=overwrite, jobs=jobs)
 
 
-def _add(protocol: str, about: str, *, shots: str = "16") -> None:
-    """Make a command of a protocol: the options are those of `_run`, and `source` only where one is learned."""
-
-    def command(**given: Any) -> None:
-        _run(protocol, **given)
-
-    left_out = {"protocol"} if protocol in TRANSFER else {"protocol", "source"}
-    whole = inspect.signature(_run, eval_str=True)
-    kept = [one for name, one in whole.parameters.items() if name not in left_out]
-    changed = [one.replace(default=shots) if one.name == "shots" else one for one in kept]
-    command.__signature__ = whole.replace(parameters=changed)  # type: ignore[attr-defined]
-    app.command(protocol, help=about)(command)
+def _add(protocol: str, about: str, **defaults: Any) -> None:
+    """Make a command of a protocol: the options are those of `_run`, and `source` only if one is trained on."""
+    left_out = {} if protocol in TRANSFER else {"source": ...}
+    app.command(protocol, help=about)(ask.with_training(partial(_run, protocol), **left_out, **defaults))
 
 
-_add("base-to-novel", "Learn half of the classes; test that half and the other, each among its own classes.")
-_add("few-shot", "Learn all classes from 1, 2, 4, 8 and 16 images each.", shots="1,2,4,8,16")
-_add("cross-dataset", "Learn one data set; test others.")
-_add("domain", "Learn one data set; test its shifted variants.")
+_add("base-to-novel", "Train on one half of the classes; test that half and the other, each among its own classes.")
+_add("few-shot", "Train on all classes with 1, 2, 4, 8 and 16 images each.", shots="1,2,4,8,16")
+_add("cross-dataset", "Train on one data set; test others.")
+_add("domain", "Train on one data set; test its shifted variants.")
 
 
-def _carry_out(cells: Sequence[Cell], setting: Setting, **how: Any) -> None:
+def _carry_out(cells: Sequence[Cell], setting: Setting, training: ask.Training, **how: Any) -> None:
     from dear.evaluation.grid import run_grid
     from dear.evaluation.tables import to_markdown
 
+    out = setting.out
+    if how["overwrite"]:
+        (out / FILE).unlink(missing_ok=True)
+
+    def keep_config() -> None:
+        if not (out / FILE).is_file():
+            training.write_config(out, clip=setting.clip, pretrained=setting.pretrained)
+
     def tell(done: int, result: CellResult) -> None:
-        scores = ", ".join(f"{s.data} {s.part} {s.fusion:.1f}" for s in result.scores[:3])
+        keep_config()
+        scores = ", ".join(f"{s.data} {s.half} {result.reading(s):.1f}" for s in result.scores[:3])
         name = f"{result.method} {result.variant}".strip()
         say(f"[{done}/{len(cells)}] {name}, {result.data}, seed {result.seed}, {result.shots} shots: {scores}")
         problems = [problem for one in result.scores for problem in one.problems]
@@ -150,41 +129,36 @@ def _carry_out(cells: Sequence[Cell], setting: Setting, **how: Any) -> None:
             say(f"  {len(problems)} test image(s) count as wrong, the first: {problems[0]}")
 
     with step_bar() as show:
-        results = run_grid(cells, setting, on_cell=tell, on_step=show, **how)
+
+        def on_step(metrics: dict[str, Any]) -> None:
+            keep_config()
+            show(metrics)
+
+        results = run_grid(cells, setting, on_cell=tell, on_step=on_step, **how)
     typer.echo(to_markdown(results))
-    say(f"tables: {setting.out / 'table.csv'}, {setting.out / 'table.md'}")
+    say(f"tables: {out / 'table.csv'}, {out / 'table.md'}")
 
 
-def _default_data(protocol: str, broad: str, source: str | None) -> list[str]:
-    """The data sets of the world or of the paper; those that are `broad` shifted are for domain, or for the world."""
+def backbone_for(
+    data: str | None, source: str | None, clip: str | None, pretrained: str | None
+) -> tuple[str, str | None]:
+    """The backbone of a grid: the one named, the world's for its own data sets, else a sentence that asks for one."""
+    from dear.engine.fit import clip_for
+
+    named = [*([source] if source else []), *(ask.split(data) if data is not None else [])]
+    found = [clip_for(one, clip, pretrained) for one in named or [BROAD_WORLD]]
+    return found[0]
+
+
+def default_data(protocol: str, broad: str, source: str | None) -> list[str]:
+    """The data sets of the world or of the paper; shifted variants of `broad` are for domain, or for the world."""
     from dear.data.catalog import declarations
     from dear.world.datasets import world_dataset_names
 
-    names = world_dataset_names() if broad == "world-broad" else tuple(declarations())
+    names = world_dataset_names() if broad == BROAD_WORLD else tuple(declarations())
     shifted = [name for name in names if name.startswith(broad) and name != broad]
     if protocol == "domain":
         return shifted
-    if protocol == "base-to-novel" and broad == "world-broad":
+    if protocol == "base-to-novel" and broad == BROAD_WORLD:
         return list(names)
     return [name for name in names if name not in shifted and name != source]
-
-
-def _choices(sets: list[str], roles: str | None) -> dict[str, list[Any]]:
-    choices: dict[str, list[Any]] = {"roles": [roles]} if roles else {}
-    for one in sets:
-        name, equals, values = one.partition("=")
-        if not equals or not name.strip() or not _split(values):
-            raise ConfigError(f"--set {one!r} is not NAME=V1,V2, as in --set beta=0.5,0.9.")
-        choices[name.strip()] = [literal(value) for value in _split(values)]
-    return choices
-
-
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _whole(what: str, text: str, least: int) -> list[int]:
-    for part in _split(text):
-        if not part.isdecimal() or int(part) < least:
-            raise ConfigError(f"--{what} has {part!r}, but takes whole numbers from {least} on, as in 1,2,3.")
-    return [int(part) for part in _split(text)]

@@ -1,23 +1,33 @@
-"""`dear ls` and `dear check`: what there is, and whether it is whole."""
+"""`dear data` and `dear ls`: what there is, and whether it is whole."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from dear.cli.talk import Group, columns, progress_bar, say
 from dear.errors import ConfigError
 
-list_app = typer.Typer(help="List data sets and methods.", no_args_is_help=True)
-check_app = typer.Typer(help="Check that things are there and whole.", no_args_is_help=True)
+app = typer.Typer(help="List and verify data sets.", cls=Group)
+list_app = typer.Typer(help="List methods, their settings, and backbones.", cls=Group)
+old_check_app = typer.Typer(help="The former name of 'dear data check'.", cls=Group)
 
-Root = Annotated[Path, typer.Option(help="Folder that holds the paper's data sets, in CoOp's layout.")]
+Root = Annotated[
+    Path,
+    typer.Option("--data-root", metavar="FOLDER", help="Folder that holds the paper's data sets, in CoOp's layout."),
+]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="A data set's name, a folder of class folders, or a .csv or .json list."),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Only read the lists; do not open the images.")]
 
 
-@list_app.command("datasets")
+@app.command("list")
 def list_datasets(root: Root = Path("data")) -> None:
-    """Every data set with a name, and which of the paper's are present below ROOT."""
+    """List every data set that has a name, and which of the paper's are present below --data-root."""
     from dear.data.catalog import declarations
     from dear.data.check import is_present
     from dear.world.catalog import DATASETS
@@ -30,28 +40,16 @@ def list_datasets(root: Root = Path("data")) -> None:
     typer.echo(columns([("data set", "present", "size", "what"), *rows]))
 
 
-@list_app.command("methods")
-def list_all_methods() -> None:
-    """Every adaptation method."""
-    from dear.methods.registry import list_methods
-
-    typer.echo("\n".join(list_methods()))
-
-
-@check_app.command("data")
-def check_data(
-    name: Annotated[str, typer.Argument(help="A data set's name, a folder of class folders, or a .csv or .json list.")],
-    root: Root = Path("data"),
-    quick: Annotated[bool, typer.Option("--quick", help="Only read the lists; do not open the images.")] = False,
-) -> None:
-    """Compare a data set with what it should hold, and open every image once."""
-    from dear.cli.talk import progress_bar
+@app.command("check")
+def check_data(name: Name, root: Root = Path("data"), quick: Quick = False) -> None:
+    """Verify a data set: compare it with what it should hold, and open every image once."""
     from dear.data.catalog import declarations
     from dear.data.check import check_dataset
     from dear.datasets import open_dataset
 
     declared = declarations().get(name)
-    with progress_bar("opening images", declared.train + declared.val + declared.test if declared else 0) as advance:
+    total = declared.train + declared.val + declared.test if declared else 0
+    with progress_bar("opening images", total) as advance:
         health = check_dataset(name, lambda: open_dataset(name, root), declared, decode=not quick, progress=advance)
     for note in health.notes:
         typer.echo(f"note: {note}")
@@ -61,8 +59,70 @@ def check_data(
     typer.echo(f"{name} is in order: {health.classes} classes, {counts} images.")
 
 
-def columns(rows: list[tuple[str, ...]]) -> str:
-    """Rows as aligned text."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join(lines)
+@list_app.command("methods")
+def list_all_methods() -> None:
+    """List every adaptation method, its own recipe, and what it is."""
+    from dear.methods.registry import get_method, list_methods
+
+    rows = [("method", "own recipe", "what")]
+    for name in list_methods():
+        method = get_method(name)
+        about = (method.__doc__ or "").strip().splitlines()
+        rows.append((name, _recipe(method.recipe), about[0] if about else ""))
+    typer.echo(columns(rows))
+
+
+@list_app.command("backbones")
+def list_all_backbones() -> None:
+    """List every backbone that can be adapted, with the tags of its weights for --pretrained."""
+    from dear.backbone.load import list_backbones
+
+    rows = [(name, ", ".join(tags) or "comes with this package") for name, tags in list_backbones().items()]
+    typer.echo(columns([("backbone", "weights"), *rows]))
+
+
+@list_app.command("settings")
+def list_settings(
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="Name of a method, see 'dear ls methods'.")],
+) -> None:
+    """List the settings of a method for --set: name, default and meaning."""
+    from dear.methods.registry import get_method
+
+    fields = get_method(method).Config.model_fields
+    if not fields:
+        typer.echo(f"{method} has no settings.")
+        return
+    rows = [(name, _default(one), " ".join((one.description or "").split())) for name, one in fields.items()]
+    typer.echo(columns([("setting", "default", "meaning"), *rows]))
+
+
+@list_app.command("datasets", hidden=True)
+def old_list(
+    root: Annotated[Path, typer.Option("--data-root", "--root", help="As --data-root.")] = Path("data"),
+) -> None:
+    """List data sets: the former name of 'dear data list'."""
+    say("note: 'dear ls datasets' is now called 'dear data list'.")
+    list_datasets(root)
+
+
+@old_check_app.command("data", hidden=True)
+def old_check(
+    name: Name,
+    root: Annotated[Path, typer.Option("--data-root", "--root", help="As --data-root.")] = Path("data"),
+    quick: Quick = False,
+) -> None:
+    """Verify a data set: the former name of 'dear data check'."""
+    say("note: 'dear check data' is now called 'dear data check'.")
+    check_data(name, root, quick)
+
+
+def _recipe(recipe: Any) -> str:
+    """How long a method trains by its own recipe."""
+    if recipe.steps_per_shot:
+        return f"{recipe.optimiser}, {recipe.steps_per_shot} steps per shot"
+    return f"{recipe.optimiser}, {recipe.epochs} epochs" if recipe.epochs else "no training"
+
+
+def _default(field: Any) -> str:
+    value = field.get_default(call_default_factory=True)
+    return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -2,69 +2,71 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dear.cli.talk import say, step_bar
-from dear.cli.train import Device, Root, Workers, data_of_run
+from dear.cli import options as ask
+from dear.cli.talk import columns, say, step_bar
 from dear.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dear.data.dataset import Dataset, Item
-    from dear.engine.run import Job
-    from dear.methods.base import Method
-
-REPORT = "report.html"
+    from dear.engine.job import Job
+    from dear.reports.runs import Report
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    data: Annotated[str | None, typer.Option(help="Where the run's data lies now, if it was moved.")] = None,
-    out: Annotated[Path | None, typer.Option(help="HTML file to write; by default RUN/report.html.")] = None,
-    root: Root = None,
-    workers: Workers = 2,
-    device: Device = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
+    data: Annotated[
+        str | None, typer.Option(metavar="DATA", help="Where the run's data set is now, if it was moved.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="HTML file to write; by default RUN/report.html.")
+    ] = None,
+    data_root: ask.DataRoot = None,
+    workers: ask.Workers = 2,
+    device: ask.Device = None,
+    threads: ask.Threads = None,
 ) -> None:
-    """Write a page about a run: scores, weights, curves, confusion, examples, roles, nearest images."""
-    from dear.artefact import load
-    from dear.engine.ranks import local_device
+    """Test a run and write a page about it: scores, curves, mistakes, examples, roles, nearest images."""
     from dear.engine.run import read_run
+    from dear.reports.runs import write_report
 
-    description = read_run(run)["description"]
-    dataset, drawn = data_of_run(run, data, root, None)
-    model = load(run, device=local_device(device))
-    _write_report(run, out or run / REPORT, model, dataset, description, drawn, workers)
+    read_run(run)
+    ask.use_threads(threads)
+    say("testing …")
+    _tell(write_report(run, data, out=out, data_root=data_root, workers=workers, device=device))
 
 
 def quickstart(
-    out: Annotated[Path, typer.Option(help="Folder for the run and its report.")] = Path("runs/quickstart"),
-    data: Annotated[str, typer.Option(help="A world data set, or any other that fits.")] = "world-blooms",
-    epochs: Annotated[int, typer.Option(min=1, help="Rounds through the images.")] = 10,
-    workers: Workers = 2,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the run and its report.")] = Path(
+        "runs/quickstart"
+    ),
+    data: Annotated[str, typer.Option(metavar="NAME", help="A data set of the embedded world.")] = "world-blooms",
+    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Number of epochs.")] = 10,
+    workers: ask.Workers = 2,
+    threads: ask.Threads = None,
 ) -> None:
     """Adapt the embedded world's CLIP to half of a data set's classes, test both halves, write a report."""
     from dear.backbone.load import load_clip
-    from dear.data.splits import few_shot
     from dear.datasets import open_dataset
-    from dear.engine.fit import make_job
-    from dear.engine.loop import TrainSettings
-    from dear.engine.run import describe, run_job
+    from dear.engine.job import make_job
+    from dear.engine.run import run_job
+    from dear.engine.settings import TrainSettings
+    from dear.reports.runs import write_report
 
+    ask.use_threads(threads)
     dataset = open_dataset(data)
     job = make_job(dataset, shots=16, seed=1, half="base", train=TrainSettings(epochs=epochs))
     if out.exists() and any(out.iterdir()) and not _is_quickstart(out, job):
         raise ConfigError(f"{out} holds something else: choose another folder with --out.")
     clip = load_clip("world")
-    say(f"learning {len(job.class_names)} classes of {dataset.name} from 16 images each …")
+    say(f"training on {len(job.class_names)} classes of {dataset.name}, 16 images per class …")
     with step_bar() as show:
         model, _ = run_job(job, clip, out, overwrite=True, workers=workers, on_step=show)
-    drawn = few_shot(dataset.train, job.shots, job.seed)
-    _write_report(out, out / REPORT, model, dataset, describe(job, model), drawn, workers)
+    say("testing …")
+    _tell(write_report(out, model=model, workers=workers))
 
 
 def _is_quickstart(folder: Path, job: Job) -> bool:
@@ -78,24 +80,6 @@ def _is_quickstart(folder: Path, job: Job) -> bool:
     return (made["data"], made["classes"], made["shots"], made["seed"], made["method"]) == wanted
 
 
-def _write_report(
-    run: Path,
-    out: Path,
-    model: Method,
-    dataset: Dataset,
-    description: dict[str, Any],
-    drawn: Sequence[Item],
-    workers: int,
-) -> None:
-    from dear.cli.data import columns
-    from dear.engine.run import METRICS
-    from dear.files import write_result
-    from dear.reports.run_report import evaluate_halves, run_report, score_rows
-
-    say("testing …")
-    halves = evaluate_halves(model, dataset, description, drawn, workers=workers)
-    log = run / METRICS  # a method that trains nothing writes none
-    metrics = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
-    write_result(out, run_report(model, dataset, description, metrics, halves, workers=workers))
-    typer.echo(columns([tuple(row) for row in score_rows(halves, model.name)]))
-    typer.echo(f"report: {out}")
+def _tell(written: Report) -> None:
+    typer.echo(columns([tuple(row) for row in written.scores]))
+    typer.echo(f"report: {written.path}")

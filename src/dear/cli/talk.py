@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+from typer.core import TyperGroup
+
+FACTS = ("step", "steps", "epoch", "lr", "skipped", "images_per_second", "problems")
+"""Metrics of a step that are no loss terms."""
+WEIGHT = "weight_"
+MOST_TERMS = 3
 
 
 def say(remark: str) -> None:
@@ -13,39 +20,67 @@ def say(remark: str) -> None:
     sys.stderr.write(f"{remark}\n")
 
 
+def columns(rows: Sequence[tuple[str, ...]]) -> str:
+    """Rows as aligned text."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
 @contextmanager
-def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere; call what it gives with the number done so far."""
+def stage_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Bars on a terminal, nothing elsewhere; call with the name of a stage, the number done and the number of all."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, completed=done)
+    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*parts, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total or None)
+            bar.update(tasks[stage], completed=done)
+
+        yield show
+
+
+@contextmanager
+def progress_bar(what: str, total: int = 0) -> Iterator[Callable[..., None]]:
+    """A bar on a terminal, nothing elsewhere; call with the number done so far, and the number of all if it is news."""
+    with stage_bar() as show:
+        yield lambda done, of=None: show(what, done, of or total)
 
 
 @contextmanager
 def step_bar() -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A bar for training: steps, loss terms, the fusion weight of [CLS], images a second."""
+    """A bar for training: steps, time left, loss terms, a learned weight, images per second."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+    parts = (MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*parts, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("reading images", total=None)
 
         def show(metrics: dict[str, Any]) -> None:
-            terms = [
-                f"{name} {metrics[name]:.3f}" for name in ("total", "ce", "reg_image", "reg_text") if name in metrics
-            ]
-            alpha = [f"α_cls {metrics['alpha_0']:.3f}"] if "alpha_0" in metrics else []
-            speed = f"{metrics['images_per_second']:.0f} images/s"
-            bar.update(
-                task,
-                completed=metrics["step"],
-                total=metrics["steps"],
-                description=" ".join([f"epoch {metrics['epoch']}", *terms, *alpha, speed]),
-            )
+            bar.update(task, completed=metrics["step"], total=metrics["steps"], description=step_text(metrics))
 
         yield show
+
+
+def step_text(metrics: dict[str, Any]) -> str:
+    """A step in words: `total` first, then a few other loss terms and one weight, by the names they have."""
+    numbers = {name: value for name, value in metrics.items() if name not in FACTS and isinstance(value, int | float)}
+    terms = [name for name in numbers if name != "total" and not name.startswith(WEIGHT)][:MOST_TERMS]
+    weights = [name for name in numbers if name.startswith(WEIGHT)][:1]
+    named = [*(["total"] if "total" in numbers else []), *terms, *weights]
+    told = [f"{name} {numbers[name]:.3f}" for name in named]
+    return " ".join([f"epoch {metrics['epoch']}", *told, f"{metrics['images_per_second']:.0f} images/s"])
+
+
+class Group(TyperGroup):
+    """A group of commands; alone it prints its help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Without a command, as if --help had been typed."""
+        return super().parse_args(ctx, args if args or ctx.resilient_parsing else ["--help"])

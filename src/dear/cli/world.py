@@ -5,25 +5,26 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from dear.cli.talk import Group
 from dear.errors import ConfigError
 
-app = typer.Typer(help="The embedded world: a small visual world and a CLIP that lives in it.", no_args_is_help=True)
+app = typer.Typer(help="The embedded world: a small visual world and a small CLIP trained on it.", cls=Group)
 
 
 @app.command()
 def pretrain(
     out: Annotated[Path, typer.Option(help="Folder for log, checkpoint and the finished CLIP.")],
-    seed: Annotated[int, typer.Option(help="Decides everything that is random.")] = 0,
-    steps: Annotated[int | None, typer.Option(help="Length of the whole schedule.")] = None,
-    stop_after: Annotated[int | None, typer.Option(help="Stop after so many steps of the schedule.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")] = False,
-    checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 100,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    steps: Annotated[int | None, typer.Option(help="Number of steps of the whole schedule.")] = None,
+    stop_after: Annotated[int | None, typer.Option(help="Stop after this step of the schedule.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
+    checkpoint_every: Annotated[int, typer.Option(help="Number of steps between checkpoints.")] = 100,
 ) -> None:
-    """Train the world's CLIP from scratch on the CPU (two cores, below two hours)."""
+    """Train the world's CLIP from scratch on the CPU (less than two hours on two cores)."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -43,7 +44,7 @@ def pretrain(
         done = run(out, settings, resume=resume, stop_after=stop_after, checkpoint_every=checkpoint_every, on_step=show)
     finished = done == settings.steps
     typer.echo(
-        f"{done} of {settings.steps} steps; {'CLIP in ' + str(out / 'clip') if finished else 'go on with --resume'}"
+        f"{done} of {settings.steps} steps; {'CLIP in ' + str(out / 'clip') if finished else 'resume with --resume'}"
     )
 
 
@@ -51,9 +52,9 @@ def pretrain(
 def preview(
     out: Annotated[Path, typer.Option(help="PNG file to write.")],
     what: Annotated[
-        str, typer.Option(help="color, shape, texture, object, location, styles, scenes or a data set.")
+        str, typer.Option(help="What to draw: color, shape, texture, object, location, styles, scenes, or a data set.")
     ] = "scenes",
-    zoom: Annotated[int, typer.Option(min=1, max=8, help="Pixels per pixel.")] = 2,
+    zoom: Annotated[int, typer.Option(min=1, max=8, help="Enlargement factor.")] = 2,
 ) -> None:
     """Draw a contact sheet of the world."""
     from dear.world.preview import contact_sheet, write_png
@@ -64,16 +65,19 @@ def preview(
 
 @app.command()
 def score(
-    clip: Annotated[Path | None, typer.Option(help="open_clip folder; the shipped weights by default.")] = None,
-    images: Annotated[int, typer.Option(min=1, help="Held-out renderings for the attributes.")] = 4000,
-    per_class: Annotated[int | None, typer.Option(min=1, help="Test images a class; all by default.")] = None,
-    data: Annotated[str | None, typer.Option(help="Comma-separated data sets; all by default.")] = None,
+    clip: Annotated[
+        Path | None, typer.Option(help="Folder in OpenCLIP's format; by default the shipped weights.")
+    ] = None,
+    images: Annotated[int, typer.Option(min=1, help="Number of held-out renderings.")] = 4000,
+    per_class: Annotated[int | None, typer.Option(min=1, help="Test images per class; by default all.")] = None,
+    data: Annotated[str | None, typer.Option(help="Data sets, comma-separated; by default all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Print zero-shot accuracy per attribute and per data set (all, base half, novel half)."""
+    """Print zero-shot accuracy by kind of feature and by data set (all classes, base half, novel half)."""
     from dear.world.clip import assets_folder, read_folder
     from dear.world.datasets import load_world_dataset, world_dataset_names
     from dear.world.score import score as measure
+    from dear.world.score import score_table
 
     names = data.split(",") if data else list(world_dataset_names())
     for name in names:
@@ -81,21 +85,3 @@ def score(
     model, tokenizer = read_folder(clip or assets_folder())
     result = measure(model, tokenizer, names, images=images, per_class=per_class)
     typer.echo(json.dumps(result, indent=2) if as_json else score_table(result))
-
-
-def score_table(result: dict[str, Any]) -> str:
-    """Return scores as two Markdown tables."""
-    lines = [
-        "| attribute | top-1 | seen combinations | never-seen combinations | chance |",
-        "|---|---:|---:|---:|---:|",
-    ]
-    for name, row in result["attributes"].items():
-        lines.append(f"| {name} | " + " | ".join(f"{row[k]:.1f}" for k in ("top1", "seen", "unseen", "chance")) + " |")
-    lines += ["", "| data set | classes | images | all | base | novel |", "|---|---:|---:|---:|---:|---:|"]
-    for name, row in result["datasets"].items():
-        figures = " | ".join(f"{row[part]:.1f}" for part in ("all", "base", "novel"))
-        lines.append(f"| {name} | {row['classes']} | {row['images']} | {figures} |")
-    if "mean" in result:
-        figures = " | ".join(f"{result['mean'][part]:.1f}" for part in ("all", "base", "novel"))
-        lines.append(f"| mean | | | {figures} |")
-    return "\n".join(lines)

@@ -69,6 +69,6 @@ def class_list(names: Sequence[str], template: str, *, dataset: str | None = Non
 
 def _is_wording(text: object) -> bool:
     """Whether something is text that a tokenizer can read as words."""
-    if not isinstance(text, str) or not text.strip() or any(token in text for token in SPECIAL_TOKENS):
+    if not isinstance(text, str) or not text.strip() or any(token in text.lower() for token in SPECIAL_TOKENS):
         return False
     return all(not 0xD800 <= ord(letter) < 0xE000 for letter in text)

@@ -30,6 +30,8 @@ class Evaluation:
     """The method's learned weights, by name."""
     plain: Scores | None = None
     """What plain CLIP scores on the same images, if it was asked for."""
+    method: str = ""
+    """Name of the method."""
 
 
 @torch.inference_mode()
@@ -87,7 +89,7 @@ def evaluate_items(
         )
 
     beside = scored({model.plain().readout(): plain}) if beside_plain else None
-    return Evaluation(scored(picks), picks[model.readout()], confidence, problems, weights, beside)
+    return Evaluation(scored(picks), picks[model.readout()], confidence, problems, weights, beside, model.name)
 
 
 def _per_class(names: Sequence[str], labels: Tensor, right: Mapping[str, Tensor]) -> dict[str, PerClass]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dear import documents
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half, few_shot, labels_of, left_over, restrict, shots_from_json
 from dear.datasets import open_dataset
@@ -61,17 +62,20 @@ def items_to_test(dataset: Dataset, half: Half, *, drawn: Iterable[Item], valida
 
 
 def data_of_run(
-    run: Path, data: str | None = None, data_root: Path | str | None = None, template: str | None = None
+    run: Path,
+    data: str | Path | Dataset | None = None,
+    data_root: Path | str | None = None,
+    template: str | None = None,
 ) -> TestData:
     """The data set to test a run on, by default what it was made from, and what of it the run was trained on."""
     if not (run / RUN).is_file():
         if data is None:
             raise ConfigError(f"{run} does not say what it was made from: name the data set to test on.")
-        return TestData(open_dataset(data, data_root, template=template), (), None)
+        return TestData(opened(data, data_root, template), (), None)
     content = read_run(run)
     about, source = content["description"], content.get("source") or {}
     try:
-        dataset = open_dataset(data or source.get("data") or about["data"], data_root or source.get("root"))
+        dataset = opened(data or source.get("data") or about["data"], data_root or source.get("root"))
     except DataError as error:
         if data is not None:
             raise
@@ -82,5 +86,12 @@ def data_of_run(
     dataset = replace(dataset, template=template or (about["template"] if same else dataset.template))
     drawn = list(few_shot(dataset.train, about["shots"], about["seed"])) if same and dataset.train else []
     if (run / SHOTS).is_file():
-        drawn += shots_from_json((run / SHOTS).read_text(encoding="utf-8"), where=str(run / SHOTS))
+        drawn += shots_from_json(documents.read_text(run / SHOTS, error=DataError), where=str(run / SHOTS))
     return TestData(dataset, tuple(drawn), about)
+
+
+def opened(data: str | Path | Dataset, root: str | Path | None = None, template: str | None = None) -> Dataset:
+    """A data set by name or place, or one that is open already, with another prompt if one is given."""
+    if isinstance(data, Dataset):
+        return replace(data, template=template or data.template)
+    return open_dataset(data, root, template=template)

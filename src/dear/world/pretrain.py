@@ -184,7 +184,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
 
 def _prepare(out: Path, resume: bool) -> None:
     if out.exists() and any(out.iterdir()) and not resume:
-        raise OverwriteError(f"{out} is not empty; go on with --resume or choose another folder.")
+        raise OverwriteError(f"{out} is not empty: resume with --resume, or choose another folder.")
     if resume and not (out / CHECKPOINT).is_file():
         raise ConfigError(f"{out} holds no {CHECKPOINT} to resume from; start without --resume.")
     out.mkdir(parents=True, exist_ok=True)

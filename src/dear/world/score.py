@@ -107,3 +107,21 @@ def score(
     if rows:
         result["mean"] = {part: sum(row[part] for row in rows) / len(rows) for part in ("all", "base", "novel")}
     return result
+
+
+def score_table(result: dict[str, Any]) -> str:
+    """Return scores as two Markdown tables."""
+    lines = [
+        "| attribute | top-1 | seen combinations | never-seen combinations | chance |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, row in result["attributes"].items():
+        lines.append(f"| {name} | " + " | ".join(f"{row[k]:.1f}" for k in ("top1", "seen", "unseen", "chance")) + " |")
+    lines += ["", "| data set | classes | images | all | base | novel |", "|---|---:|---:|---:|---:|---:|"]
+    for name, row in result["datasets"].items():
+        figures = " | ".join(f"{row[part]:.1f}" for part in ("all", "base", "novel"))
+        lines.append(f"| {name} | {row['classes']} | {row['images']} | {figures} |")
+    if "mean" in result:
+        figures = " | ".join(f"{result['mean'][part]:.1f}" for part in ("all", "base", "novel"))
+        lines.append(f"| mean | | | {figures} |")
+    return "\n".join(lines)

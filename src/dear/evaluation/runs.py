@@ -1,0 +1,76 @@
+"""Score a run, or a loaded model, on test images in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from dear.data.dataset import Dataset
+from dear.data.prompts import class_list
+from dear.data.splits import Half
+from dear.engine.ranks import local_device
+from dear.errors import ConfigError
+from dear.evaluation.evaluate import Evaluation, evaluate_items
+from dear.evaluation.tested import TestData, data_of_run, opened
+from dear.files import as_folder
+from dear.loading import load
+from dear.model import Model
+
+
+def evaluate(
+    run: str | Path | Model,
+    data: str | Path | Dataset | None = None,
+    *,
+    half: Half = "all",
+    data_root: str | Path | None = None,
+    template: str | None = None,
+    cache: str | Path | None = None,
+    workers: int = 2,
+    batch_size: int = 250,
+    device: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Score a run on test images, by every readout of its method and beside plain CLIP.
+
+    Images that the run was trained on are never tested. A loaded model does not know them: give the run's folder if
+    the data set has no test images of its own.
+
+    Args:
+        run: folder of a run or adapter, or a loaded model.
+        data: the data set to test on; by default the one that the run was made from.
+        half: test all classes, or the base or the novel half of them.
+        data_root: folder that holds the paper's data sets.
+        template: the prompt around a class name; by default the run's or the data set's.
+        cache: folder for the frozen layers' outputs.
+        workers: number of image-loading threads.
+        batch_size: images per forward pass.
+        device: "cpu", "cuda"; by default a GPU if there is one.
+        progress: called with the number of images that are done and the number of all images.
+    """
+    if isinstance(run, Model):
+        if data is None:
+            raise ConfigError("A loaded model does not say what it was made from: name the data set to test on.")
+        tested, model = TestData(opened(data, data_root, template), (), None), run
+        items = tested.items(half)
+    else:
+        folder = as_folder(run)
+        tested = data_of_run(folder, data, data_root, template)
+        items = tested.items(half)
+        model = load(folder, device=local_device(device))
+    dataset = tested.dataset
+    return evaluate_items(
+        model.for_classes(class_list(tested.class_names(half), dataset.template, dataset=dataset.name)),
+        dataset,
+        items,
+        half=half,
+        cache=Path(cache) if cache is not None else None,
+        batch_size=batch_size,
+        workers=workers,
+        beside_plain=True,
+        progress=partial(_tell, progress, len(items)) if progress else None,
+    )
+
+
+def _tell(progress: Callable[[int, int], None], total: int, done: int) -> None:
+    progress(done, total)

@@ -1,0 +1,145 @@
+"""Find the roles of a CLIP's heads and write them down, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dear.backbone.clip import FrozenClip
+from dear.backbone.load import load_clip
+from dear.engine.ranks import local_device
+from dear.files import as_folder, check_folder, prepare_folder
+from dear.reports.discovery import FILES, write_discovery
+from dear.roles.concepts import DEFAULT_SENTENCE_MODEL, ClusterSettings, load_encoder
+from dear.roles.discover import DiscoverySettings, discover, first_examined_layer
+from dear.roles.examples import head_examples
+from dear.roles.moments import collect_moments
+from dear.roles.rolemap import RoleMap
+from dear.roles.sources import images_from, pool_from
+from dear.roles.stability import stability
+
+READING, EXAMPLES = "reading images", "finding examples"
+DESCRIBING = "describing heads, finding concepts …"
+
+Progress = Callable[[str, int, int], None]
+
+
+class Discovered(NamedTuple):
+    """A role map, a summary for the terminal, and what was wrong with images that were skipped."""
+
+    roles: RoleMap
+    summary: str
+    problems: tuple[str, ...]
+
+
+def discover_roles(
+    clip: str | FrozenClip,
+    images: str | Path,
+    *,
+    out: str | Path,
+    pool: str | Path = "photographs",
+    pretrained: str | None = None,
+    rule: str = "dominance",
+    phrases: int = 20,
+    first_layer: int | None = None,
+    max_images: int | None = None,
+    examples: int = 256,
+    sentence_model: str = DEFAULT_SENTENCE_MODEL,
+    centroids: str = "prototypes",
+    data_root: str | Path | None = None,
+    device: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> RoleMap:
+    """Find the role of every head of a CLIP's last layers, write map, evidence and page to a folder, return the map.
+
+    Args:
+        clip: a backbone's name, such as "ViT-B-16-quickgelu", or one from `dear.load_clip`.
+        images: a folder of images, "world", or a data set's name for its training images.
+        out: folder for roles.json, discovery.json and index.html.
+        pool: phrases that may describe a head: "photographs", "world", or a text file with one phrase per line.
+        pretrained: tag of the weights, if the name needs one ("openai").
+        rule: "dominance" or "quantile".
+        phrases: number of phrases per head.
+        first_layer: first layer to examine; by default the last four layers.
+        max_images: maximum number of images to read, evenly spread; by default all.
+        examples: number of images to search for each head's examples; 0 for none.
+        sentence_model: sentence model, by name or folder.
+        centroids: what stands for a concept: "prototypes" or "clusters".
+        data_root: folder that holds the paper's data sets.
+        device: "cpu", "cuda"; by default a GPU if there is one.
+        resume: resume an interrupted discovery in `out`.
+        overwrite: discard what a discovery left in `out` and start over.
+        progress: called with the name of a stage, the number of images done and the number of all.
+    """
+    told: dict[str, Any] = {"rule": rule, "phrases": phrases, "first_layer": first_layer}
+    clustering: dict[str, Any] = {"centroids": centroids}
+    settings = DiscoverySettings(**told, sentence_model=sentence_model, clustering=ClusterSettings(**clustering))
+    return discover_and_write(
+        clip,
+        images,
+        settings,
+        out=out,
+        pool=pool,
+        pretrained=pretrained,
+        max_images=max_images,
+        examples=examples,
+        data_root=data_root,
+        device=device,
+        resume=resume,
+        overwrite=overwrite,
+        progress=progress,
+    ).roles
+
+
+def discover_and_write(
+    clip: str | FrozenClip,
+    images: str | Path,
+    settings: DiscoverySettings,
+    *,
+    out: str | Path,
+    pool: str | Path = "photographs",
+    pretrained: str | None = None,
+    max_images: int | None = None,
+    examples: int = 256,
+    data_root: str | Path | None = None,
+    device: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda remark: None,
+) -> Discovered:
+    """As `discover_roles`, with a summary; whatever can be refused is refused before anything is written."""
+    folder, tell = as_folder(out), progress or (lambda stage, done, total: None)
+    check_folder(folder, resume=resume, overwrite=overwrite)
+    text_pool = pool_from(str(pool))
+    image_list = images_from(str(images), max_images, Path(data_root) if data_root is not None else None)
+    encode = load_encoder(settings.sentence_model)
+    backbone = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, local_device(device))
+    first = first_examined_layer(backbone, settings.first_layer)
+    prepare_folder(folder, FILES, resume=resume, overwrite=overwrite)
+    total = len(image_list)
+    collected = collect_moments(
+        backbone, image_list, first_layer=first, checkpoint=folder, progress=lambda done: tell(READING, done, total)
+    )
+    for problem in collected.problems[:5]:
+        say(f"skipped: {problem}")
+    if len(collected.problems) > 5:
+        say(f"skipped: {len(collected.problems) - 5} more, all named in discovery.json")
+    say(DESCRIBING)
+    source = f"found by dear roles discover on {total} images of {Path(images).name}"
+    discovery = discover(backbone, collected, text_pool, encode, settings, source=source)
+    variations = stability(backbone, collected, discovery, settings)
+    shown = image_list.spread(examples)
+    pictures = head_examples(
+        backbone,
+        shown,
+        discovery.places,
+        discovery.spans,
+        discovery.texts_TE,
+        progress=lambda done: tell(EXAMPLES, done, len(shown)),
+    )
+    summary = write_discovery(folder, backbone, collected, text_pool, discovery, settings, variations, pictures)
+    return Discovered(discovery.roles, summary, tuple(collected.problems))

@@ -1,0 +1,130 @@
+"""Manners of the command line: help, names that have changed, and what is refused before any weight is read."""
+
+import sys
+
+import pytest
+
+import dear
+from dear.backbone import load
+from dear.cli import main
+from dear.cli.talk import step_text
+from dear.errors import ConfigError
+from helpers import make_photos
+
+
+@pytest.fixture
+def dear_(monkeypatch, capsys):
+    def dear_(*words):
+        monkeypatch.setattr(sys, "argv", ["dear", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return stop.value.code, captured.out, captured.err
+
+    return dear_
+
+
+@pytest.fixture
+def _no_weights(monkeypatch):
+    """Whoever loads a backbone has come too far."""
+
+    def fail(*_, **__):
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr(load, "load_clip", fail)
+    monkeypatch.setattr("dear.evaluation.grid.load_clip", fail)
+    monkeypatch.setattr("dear.engine.fit.load_clip", fail)
+    monkeypatch.setattr("dear.paper.run.load_clip", fail)
+
+
+def test_help_is_where_one_looks_for_it(dear_):
+    code, alone, err = dear_()
+    assert (code, err) == (0, "")
+    assert "Usage: dear" in alone
+    for words in (["-h"], ["--help"]):
+        assert dear_(*words) == (0, alone, "")
+    for words in (["bench"], ["search"], ["roles"], ["data"], ["ls"], ["world"]):
+        assert dear_(*words) == dear_(*words, "-h")
+        assert dear_(*words)[0] == 0
+    assert dear_("train", "-h")[0] == 0
+    assert "--install-completion" in alone
+
+
+@pytest.mark.parametrize(
+    ("old", "note"),
+    [
+        (["ls", "datasets"], "note: 'dear ls datasets' is now called 'dear data list'."),
+        (["check", "data", "world-textures", "--quick"], "note: 'dear check data' is now called 'dear data check'."),
+    ],
+)
+def test_a_former_name_works_and_says_the_new_one(dear_, old, note):
+    code, out, err = dear_(*old)
+    assert (code, err) == (0, note + "\n")
+    new = {"ls": ["data", "list"], "check": ["data", "check", *old[2:]]}[old[0]]
+    assert dear_(*new) == (0, out, "")
+
+
+def test_former_names_of_search(dear_, tmp_path):
+    for words, new in ((["index", "run", tmp_path], "search index"), (["search", "run", "a"], "search find")):
+        code, _, err = dear_("retrieve", *words)
+        assert code == 2
+        assert err.startswith(f"note: 'dear retrieve {words[0]}' is now called 'dear {new}'")
+    assert dear_("retrieve", "search", "run", "a", "--attribute", "color", "--count", 3)[2].count("\n") == 2
+
+
+def test_former_names_are_not_advertised(dear_):
+    assert "retrieve" not in dear_("-h")[1]
+    assert "check " not in dear_("-h")[1]
+    assert "datasets" not in dear_("ls", "-h")[1]
+
+
+@pytest.mark.usefixtures("_no_weights")
+def test_photographs_need_a_clip_that_is_named(dear_, tmp_path):
+    photos = make_photos(tmp_path / "photos", ["ant", "bee"], 2)
+    for words in (["train", photos], ["bench", "few-shot", "--data", f"world-blooms,{photos}"]):
+        code, _, err = dear_(*words, "--out", tmp_path / "out")
+        assert code == 2
+        assert "photos needs a CLIP that knows photographs: add --clip ViT-B-16-quickgelu --pretrained openai" in err
+        assert err.count("\n") == 1
+    with pytest.raises(ConfigError, match="needs a CLIP that knows photographs"):
+        dear.fit(photos)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("_no_weights")
+@pytest.mark.parametrize(
+    "words", [["train", "world-blooms"], ["bench", "few-shot"], ["paper", "--mini"]], ids=lambda words: words[0]
+)
+def test_a_full_folder_is_refused_before_weights_are_read(dear_, tmp_path, words):
+    (tmp_path / "mine.txt").write_text("keep me")
+    code, _, err = dear_(*words, "--out", tmp_path)
+    assert code == 2
+    assert err == f"dear: {tmp_path} is not empty: add --resume to continue, or --overwrite to start over.\n"
+
+
+def test_lists(dear_):
+    out = dear_("ls", "methods")[1]
+    assert out.splitlines()[0].split() == ["method", "own", "recipe", "what"]
+    assert [line.split()[0] for line in out.splitlines()[1:]] == dear.list_methods()
+    out = dear_("ls", "backbones")[1]
+    assert [line.split()[0] for line in out.splitlines()[:2]] == ["backbone", "world"]
+    assert any(line.startswith("ViT-B-16-quickgelu ") and "openai" in line for line in out.splitlines())
+    assert "SigLIP" not in out
+    out = dear_("ls", "settings", "dear")[1]
+    assert "beta                  0.9      Knowledge anchoring" in out
+    assert dear_("ls", "settings", "zero_shot")[1] == "zero_shot has no settings.\n"
+
+
+def test_every_setting_says_what_it_means():
+    for name in dear.list_methods():
+        for field in dear.get_method(name).Config.model_fields.values():
+            assert field.description
+
+
+def test_the_step_bar_knows_no_method():
+    facts = {"step": 1, "steps": 9, "epoch": 2, "lr": 0.1, "skipped": 0, "images_per_second": 12.3, "problems": []}
+    terms = {"first": 0.1, "total": 1.5, "second": 0.25, "third": 3.0, "fourth": 4.0}
+    weights = {"weight_left": 0.75, "weight_right": 0.25}
+    text = step_text({**facts, **terms, **weights})
+    assert text == "epoch 2 total 1.500 first 0.100 second 0.250 third 3.000 weight_left 0.750 12 images/s"
+    assert step_text({**facts, "total": 1.0}) == "epoch 2 total 1.000 12 images/s"
