@@ -58,7 +58,7 @@ def report(found: Mapping[str, Any]) -> str:
     for steps in found["steps"]:
         lines.append(
             f"{steps['classes']} classes: prompts of {steps['prompt_tokens_mean']:.1f} tokens on average, "
-            f"{steps['prompt_tokens_longest']} at most; set_classes took {steps['set_classes_seconds']:.2f} s, once. "
+            f"{steps['prompt_tokens_longest']} at most; their frozen part took {steps['frozen_text_seconds']:.2f} s, once. "
             "Relative errors:"
         )
         for name, errors in steps["errors"].items():

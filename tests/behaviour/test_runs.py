@@ -272,10 +272,20 @@ def test_a_damaged_checkpoint_is_one_sentence(toy, clip, whole):
         run_job(toy.job(), clip, whole, resume=True)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": "dear-run", "format_version": 9, "description": {}}'])
-def test_a_damaged_run_json_is_one_sentence(toy, clip, whole, text):
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "is not the record of a run: it is not valid JSON"),
+        ("{}", "is not the record of a run: its 'format' is not 'dear-run'"),
+        ("[]", "is not the record of a run: its 'format' is not 'dear-run'"),
+        ('{"format": "dear-run", "format_version": 9}', "has format 9, this version reads up to 2: upgrade dear-vlm"),
+        ('{"format": "dear-run", "format_version": 2}', "is damaged, or was written by a newer version"),
+        ('{"format": "dear-run", "format_version": 1, "description": {}}', "is damaged, or was written by a newer"),
+    ],
+)
+def test_a_damaged_run_json_is_one_sentence(toy, clip, whole, text, sentence):
     (whole / RUN).write_text(text)
-    with pytest.raises(DearError, match=r"run.json is damaged, or was written by a newer version"):
+    with pytest.raises(DearError, match=rf"run.json {sentence}"):
         run_job(toy.job(), clip, whole, resume=True)
 
 
