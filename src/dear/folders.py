@@ -104,20 +104,30 @@ def held(folder: Path, kind: Kind) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         raise FolderBusyError(_busy(folder, kind, _holder(path))) from None
+    except (OSError, NotImplementedError) as error:
+        raise OverwriteError(f"The folder {folder} cannot be written ({error}).") from None
     stop = threading.Event()
     try:
         _refuse_other_machine(folder, kind, path)
-        _sign(path)
+        _mark(folder, kind, path)
         threading.Thread(target=_beat, args=(path, stop), daemon=True).start()
-        remove_leftovers(folder)
-        if kind_of(folder) is None:
-            write_atomic(folder / MARKER, documents.to_json(_marker(kind)))
         yield
     finally:
         stop.set()
         with suppress(OSError):
             path.write_text("")
         lock.release()
+
+
+def _mark(folder: Path, kind: Kind, lock: Path) -> None:
+    """Sign the lock, remove what a killed process left, and mark the folder if it is new."""
+    try:
+        _sign(lock)
+        remove_leftovers(folder)
+        if kind_of(folder) is None:
+            write_atomic(folder / MARKER, documents.to_json(_marker(kind)))
+    except OSError as error:
+        raise OverwriteError(f"The folder {folder} cannot be written ({error.strerror}).") from None
 
 
 def remove_leftovers(folder: Path) -> None:

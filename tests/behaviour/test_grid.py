@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from dear.datasets import open_dataset
-from dear.engine.loop import TrainSettings
+from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError, OverwriteError, RoleMapError, TrainingError
 from dear.evaluation import grid as grid_module
 from dear.evaluation.cells import make_cells
@@ -27,7 +27,7 @@ def photos(tmp_path_factory):
 def setting(tiny_folders, tmp_path):
     def setting(out="out", **changes):
         usual = {"clip": f"local-dir:{tiny_folders['shallow']}", "pretrained": "random", "workers": 1, "threads": 1}
-        train = TrainSettings(epochs=changes.pop("epochs", 2), batch=2)
+        train = TrainSettings(epochs=changes.pop("epochs", 2), batch_size=2)
         return Setting(**{"out": tmp_path / out, "train": train, "cache": tmp_path / out / "cache", **usual, **changes})
 
     return setting
@@ -64,7 +64,7 @@ def test_a_grid_writes_cells_runs_and_tables(photos, setting):
     plain, adapted = results
     assert (plain.data, plain.variant, plain.steps) == ("photos", "", 0)
     assert (adapted.variant, adapted.steps, adapted.threads) == ("mask=all_mixed", 4, 1)
-    assert [(s.part, s.images, len(s.per_class)) for s in adapted.scores] == [("base", 4, 2), ("novel", 4, 2)]
+    assert [(s.half, s.images, len(s.per_class)) for s in adapted.scores] == [("base", 4, 2), ("novel", 4, 2)]
     assert adapted.adapter_sha256
     assert set(adapted.versions) >= {"dear", "torch", "python"}
     names = {path.stem for path in (out / CELLS).iterdir()}
@@ -82,7 +82,7 @@ def test_a_folder_of_runs_is_not_taken_for_a_grid(photos, setting):
     mine = setting().out / RUNS / "mine" / "adapter_model.safetensors"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
-    with pytest.raises(OverwriteError, match="is not of a grid: choose another folder"):
+    with pytest.raises(OverwriteError, match="holds files that are not ours and no grid"):
         run_grid(cells(photos), setting(), overwrite=True)
     assert mine.exists()
 
@@ -111,7 +111,7 @@ def test_no_views_are_stored_where_nothing_is_trained(photos, setting, monkeypat
 def test_what_is_done_is_not_done_again(photos, setting, trainings):
     first = run_grid(cells(photos), setting())
     assert len(trainings) == 2
-    with pytest.raises(OverwriteError, match="is not empty: add --resume to go on, or --overwrite to start again"):
+    with pytest.raises(OverwriteError, match="holds a grid: add --resume to continue, or --overwrite to start over"):
         run_grid(cells(photos), setting())
     assert run_grid(cells(photos), setting(), resume=True) == first
     assert len(trainings) == 2
@@ -188,7 +188,7 @@ def test_an_error_in_a_job_is_ours(photos, setting, tmp_path):
     bad = make_photos(tmp_path / "bad", CLASSES, 2)
     for path in bad.rglob("*.png"):
         path.write_bytes(b"")
-    with pytest.raises(DataError, match="None of the 2 training images can be read"):
+    with pytest.raises(DataError, match="None of the 2 training images could be read"):
         run_grid(cells(bad, methods=["dear"], shots=[1], seeds=[1, 2]), setting(), jobs=2)
 
 
@@ -204,7 +204,7 @@ def test_other_protocols(photos, setting, tmp_path, protocol, tests):
     made = make_cells(protocol, data, methods=["dear"], seeds=[1], shots=[1], choices={"mask": ["all_mixed"]}, **source)
     (result,) = run_grid(made, setting(epochs=1))
     assert [one.data for one in result.scores] == tests
-    assert all(one.part == "all" for one in result.scores)
+    assert all(one.half == "all" for one in result.scores)
 
 
 def test_unreadable_test_images_are_named(setting, tmp_path):
@@ -226,7 +226,7 @@ def test_unreadable_test_images_are_named(setting, tmp_path):
 def test_nothing_is_written_where_data_is_missing(photos, setting, tmp_path):
     made = make_cells("few-shot", [str(photos), "dtd", "worlds"], methods=["zero_shot"], seeds=[1], shots=[1])
     with pytest.raises(DataError) as error:
-        run_grid(made, setting(root=tmp_path))
+        run_grid(made, setting(data_root=tmp_path))
     first, *others = str(error.value).splitlines()
     assert first == "2 data sets cannot be used:"
     assert others[0].startswith(f"- DTD is not in {tmp_path}: Get dtd-r1.0.1")
@@ -242,7 +242,9 @@ def test_data_that_cannot_be_told_apart_or_learned(photos, setting, tmp_path):
     make_photos(folder / "imagenet-a", ["n01", "n02"], 1)
     (folder / "classnames.txt").write_text("n01 cat\nn02 dog\n")
     with pytest.raises(DataError, match="imagenet_a has no training images: it can only be tested on"):
-        run_grid(make_cells("few-shot", ["imagenet_a"], methods=["dear"], seeds=[1], shots=[1]), setting(root=tmp_path))
+        run_grid(
+            make_cells("few-shot", ["imagenet_a"], methods=["dear"], seeds=[1], shots=[1]), setting(data_root=tmp_path)
+        )
 
 
 def test_choices_that_cannot_work_are_refused_first(photos, setting):
@@ -275,7 +277,7 @@ def test_a_process_that_dies_is_one_sentence(photos, setting, monkeypatch):
             pass
 
     monkeypatch.setattr(grid_module, "ProcessPoolExecutor", Dead)
-    with pytest.raises(TrainingError, match="go on with --resume and fewer --jobs"):
+    with pytest.raises(TrainingError, match="resume with --resume and fewer --jobs"):
         run_grid(cells(photos), setting(), jobs=2)
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import dear.evaluation.grid as grid
 import dear.paper.measures as measures
-from dear.cli.paper import numbers
+from dear.cli.options import whole_numbers
+from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DearWarning, OverwriteError, RoleMapError
 from dear.paper.run import GRIDS, Order, describe_plan, run_paper, survey
 from helpers import varied_roles
@@ -36,7 +37,7 @@ def order(tmp_path_factory, tiny_folders, tiny_clips) -> Order:
         roles=str(roles),
         seeds=(1,),
         few_shots=(1, 16),
-        epochs=1,
+        train=TrainSettings(epochs=1),
         cached_views=0,
         images=6,
         jobs=1,
@@ -140,11 +141,11 @@ def test_cells_of_other_images_do_not_count(order, finished):
 
 
 def test_an_output_folder_is_not_taken_silently(order, finished, tmp_path):
-    with pytest.raises(OverwriteError, match="add --resume to go on, or --overwrite"):
+    with pytest.raises(OverwriteError, match="add --resume to continue, or --overwrite"):
         run_paper(order, resume=False)
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "mine.png").write_text("mine")
-    with pytest.raises(OverwriteError, match="holds something else than a paper"):
+    with pytest.raises(OverwriteError, match="holds files that are not ours and no paper"):
         run_paper(replace(order, out=tmp_path), resume=False, overwrite=True)
     assert (tmp_path / "figures" / "mine.png").exists()
 
@@ -152,15 +153,15 @@ def test_an_output_folder_is_not_taken_silently(order, finished, tmp_path):
 def test_starting_again_removes_nothing_before_all_is_checked(order, finished):
     with pytest.raises(RoleMapError):
         run_paper(replace(order, roles="none.json"), resume=False, overwrite=True)
-    with pytest.raises(ConfigError, match="--root FOLDER"):
+    with pytest.raises(ConfigError, match="--data-root FOLDER"):
         run_paper(replace(order, data_root=None), resume=False, overwrite=True)
     assert report_of(order.out) == finished[0]
     assert survey(order).cost.done == survey(order).cost.cells
 
 
 def test_lists_of_numbers():
-    assert numbers("3, 1,1", "seeds", least=0) == (3, 1)
+    assert whole_numbers("3, 1,1", "--seeds", least=0) == (3, 1)
     with pytest.raises(ConfigError, match="--seeds 'x' is not a comma-separated list of whole numbers from 0 on"):
-        numbers("x", "seeds", least=0)
+        whole_numbers("x", "--seeds", least=0)
     with pytest.raises(ConfigError, match="from 1 on"):
-        numbers("0", "shots", least=1)
+        whole_numbers("0", "--shots", least=1)

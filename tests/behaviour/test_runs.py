@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import dear
 from dear.artefact import MANIFEST
 from dear.engine import checkpoint as checkpoints
 from dear.engine import run as runs
@@ -138,7 +139,7 @@ def test_resuming_a_finished_run_computes_nothing(toy, clip, whole):
 
 def test_a_folder_that_holds_something_is_refused(toy, clip, whole, tmp_path):
     before = adapter_hash(whole)
-    with pytest.raises(OverwriteError, match="is not empty: add --resume to continue, or --overwrite to start over"):
+    with pytest.raises(OverwriteError, match="holds a run: add --resume to continue, or --overwrite to start over"):
         run_job(toy.job(seed=2), clip, whole)
     with pytest.raises(ConfigError, match="choose one of them"):
         run_job(toy.job(seed=2), clip, whole, resume=True, overwrite=True)
@@ -150,8 +151,9 @@ def test_a_folder_that_holds_something_is_refused(toy, clip, whole, tmp_path):
 
 def test_a_folder_that_is_no_run_cannot_be_resumed(toy, clip, tmp_path):
     (tmp_path / "photo.jpg").write_bytes(b"precious")
-    with pytest.raises(ConfigError, match=r"holds photo.jpg but no run.json, so it is no run to resume"):
-        run_job(toy.job(), clip, tmp_path, resume=True)
+    for how in ({"resume": True}, {"overwrite": True}, {}):
+        with pytest.raises(OverwriteError, match="holds files that are not ours and no run: choose another folder"):
+            run_job(toy.job(), clip, tmp_path, **how)
     assert [path.name for path in tmp_path.iterdir()] == ["photo.jpg"]
 
 
@@ -169,35 +171,40 @@ def test_resuming_with_other_settings_names_them(toy, clip, whole, tmp_path, cha
         run_job(toy.job(**changes), clip, whole, resume=True, cache=tmp_path / "cache")
 
 
-def test_starting_again_leaves_nothing_of_the_old_run(toy, clip, whole, tmp_path):
+def test_the_old_run_stays_whole_until_its_successor_is(toy, clip, whole, tmp_path):
     (whole / "notes.txt").write_text("mine")
+    before = adapter_hash(whole)
     with pytest.raises(Killed):
         run_job(toy.job(seed=2), clip, whole, overwrite=True, on_step=at_step(1))
-    assert {path.name for path in whole.iterdir()} == {RUN, SHOTS, METRICS, "roles.json", "README.md", "notes.txt"}
+    assert adapter_hash(whole) == before
+    dear.load(whole, clip=clip)
     run_job(toy.job(seed=2), clip, whole, resume=True)
     run_job(toy.job(seed=2), clip, tmp_path / "other")
-    assert adapter_hash(whole) == adapter_hash(tmp_path / "other")
+    check_same(whole, tmp_path / "other")
+    assert (whole / "notes.txt").read_text() == "mine"
+    assert not (whole / ".next").exists()
 
 
-def test_killed_while_starting_again_never_mixes_two_runs(toy, clip, whole, tmp_path, monkeypatch):
+@pytest.mark.parametrize("moves", [0, 1, 3, 5])
+def test_killed_while_replacing_a_run_never_mixes_two(toy, clip, whole, tmp_path, monkeypatch, moves):
     run_job(toy.job(seed=2), clip, tmp_path / "other")
-    unlink, removed = Path.unlink, []
+    replace, moved = Path.replace, []
 
-    def stopping(self, missing_ok=False):
-        if len(removed) == 3:
-            raise Killed
-        removed.append(self.name)
-        unlink(self, missing_ok=missing_ok)
+    def stopping(self, target):
+        if self.parent.name == ".next" and not self.name.endswith(".tmp"):
+            if len(moved) == moves:
+                raise Killed
+            moved.append(self.name)
+        return replace(self, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", stopping)
+        patch.setattr(Path, "replace", stopping)
         with pytest.raises(Killed):
             run_job(toy.job(seed=2), clip, whole, overwrite=True)
-    assert CHECKPOINT in removed
-    with pytest.raises(ConfigError, match="other settings"):
-        run_job(toy.job(seed=2), clip, whole, resume=True)
-    run_job(toy.job(seed=2), clip, whole, overwrite=True)
+    assert MANIFEST not in moved
+    run_job(toy.job(seed=2), clip, whole, resume=True)
     check_same(whole, tmp_path / "other")
+    assert not (whole / ".next").exists()
 
 
 def full(monkeypatch, when):
@@ -259,10 +266,10 @@ def test_a_folder_that_may_not_be_written_is_one_sentence(toy, clip, tmp_path, m
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr("dear.files.tempfile.mkstemp", denied)
-    with pytest.raises(TrainingError, match=r"shots.json cannot be written \(Permission denied\)"):
+    with pytest.raises(DearError, match=r"run cannot be written \(Permission denied\)"):
         run_job(toy.job(), clip, tmp_path / "run")
     monkeypatch.setattr(Path, "iterdir", denied)
-    with pytest.raises(TrainingError, match=r"run cannot be written \(Permission denied\)"):
+    with pytest.raises(DearError, match=r"run cannot be written \(Permission denied\)"):
         run_job(toy.job(), clip, tmp_path / "run", resume=True)
 
 

@@ -60,6 +60,9 @@ def run_job(
     how: dict[str, Any] = {"cache": cache, "workers": workers, "on_step": on_step, "on_cache": on_cache}
     if folder is None:
         return model, _to_its_end(job, model, None, ranks, resuming=False, **how)
+    if ranks.is_first:
+        with _one_sentence(folder):
+            check_ours(folder, "run", resume=resume, overwrite=overwrite)
     with held(folder, "run") if ranks.is_first else nullcontext():
         if ranks.is_first:
             _finish_moving(folder)

@@ -22,7 +22,7 @@ from dear import documents
 from dear.data.images import SUFFIXES, ImageList, folder_images, image_batches, open_image
 from dear.errors import ConfigError, DataError, OverwriteError, did_you_mean
 from dear.files import MEGABYTE, read_regular, sha256, write_atomic
-from dear.folders import held
+from dear.folders import check_ours, held
 from dear.loading import load
 from dear.methods.base import Output
 from dear.model import Model
@@ -119,6 +119,7 @@ def update_index(
     Images that cannot be read are left out and named in `Index.problems`. If it was stopped, the next call resumes it.
     """
     listed = folder_images(folder)
+    check_ours(out, "index", resume=not overwrite, overwrite=overwrite)
     with held(out, "index"):
         return _update(model, Path(folder), listed, out, workers, batch_size, overwrite, progress)
 
