@@ -109,7 +109,7 @@ def evaluate(
     run: ask.Run,
     data: Annotated[
         str | None,
-        typer.Argument(metavar="[DATA]", help="Data set to test on; by default the one that the run was made from."),
+        typer.Argument(metavar="DATA", help="Data set to test on; by default the one that the run was made from."),
     ] = None,
     half: ask.Half = "all",
     template: Annotated[
@@ -161,7 +161,7 @@ def predict(
         str | None, typer.Option(metavar="TEXT", help="Prompt around a class name; by default the run's.")
     ] = None,
     readout: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Readout of the method; by default its default one.")
+        str | None, typer.Option(metavar="NAME", help="Readout of the method; by default its first one.")
     ] = None,
     top_k: ask.TopK = 3,
     batch_size: ask.BatchSize = 32,
