@@ -164,7 +164,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Run everything in a temporary folder and print a table."""
     chosen = arguments()
-    options = [chosen.data, "--set", "mask=all_mixed", "--classes", "base", "--shots", str(chosen.shots)]
+    options = [chosen.data, "--set", "mask=all_mixed", "--half", "base", "--shots", str(chosen.shots)]
     options += ["--epochs", str(chosen.epochs), *chosen.more]
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)

@@ -32,9 +32,12 @@ from train_step_report import report
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
+from dear.backbone.frozen import States, shape_of
+from dear.data.prompts import DEFAULT_TEMPLATE
 from dear.engine.store import PrefixStore, prefix_key
-from dear.methods.base import DEFAULT_TEMPLATE
-from dear.methods.dear.method import DeAR
+from dear.loading import DeAR
+from dear.methods.base import Batch
+from dear.model import Model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -63,9 +66,9 @@ def spread(ratios: list[float]) -> dict[str, float]:
     return {"median": median(ratios), "min": min(ratios), "max": max(ratios)}
 
 
-def build(clip: FrozenClip) -> DeAR:
+def build(clip: FrozenClip, names: list[str]) -> Model:
     """A model with every role among its heads, as some training would leave it."""
-    model = DeAR(clip, varied_roles(clip))
+    model = DeAR(clip, varied_roles(clip)).for_classes(names)
     move_parameters(model)
     return model
 
@@ -105,7 +108,7 @@ def spare_the_plain_way(clip: FrozenClip) -> Stopwatch:
     return watch
 
 
-def plain_pass(model: DeAR, images: Tensor, labels: Tensor, names: list[str]) -> Pass:
+def plain_pass(model: Model, images: Tensor, labels: Tensor, names: list[str]) -> Pass:
     prompts = [DEFAULT_TEMPLATE.replace("{}", name) for name in names]
 
     def run() -> tuple[Tensor, Tensor]:
@@ -115,29 +118,25 @@ def plain_pass(model: DeAR, images: Tensor, labels: Tensor, names: list[str]) ->
     return run
 
 
-def our_pass(model: DeAR, labels: Tensor, prefix: Callable[[], Tensor]) -> Pass:
+def our_pass(model: Model, labels: Tensor, states: Callable[[], States]) -> Pass:
+    batch = Batch(labels, size=labels.shape[0])
+
     def run() -> tuple[Tensor, Tensor]:
-        out = model.from_prefix(prefix())
-        return out.logits, model.loss(out, labels).total
+        out = model(given=states(), batch=batch)
+        return out.logits, model.method.loss(out, batch)["total"]
 
     return run
 
 
-def cached_pass(model: DeAR, labels: Tensor, views: Callable[[], Tensor]) -> Pass:
-    def run() -> tuple[Tensor, Tensor]:
-        out = model.from_view(views())
-        return out.logits, model.loss(out, labels).total
-
-    return run
-
-
-def kept(cache: Path, model: DeAR, rows: Tensor) -> PrefixStore:
-    store = PrefixStore.open(cache, prefix_key(model.clip, model.view_kind.name, "view 1"), model.view_kind.shape)
-    store.put([str(index) for index in range(len(rows))], rows)
-    return store
+def kept(cache: Path, clip: FrozenClip, states: States) -> dict[str, PrefixStore]:
+    stores = {}
+    for name, rows in states.items():
+        stores[name] = PrefixStore.open(cache, prefix_key(clip, name, "view 1"), shape_of(clip.vision, name))
+        stores[name].put([str(index) for index in range(len(rows))], rows)
+    return stores
 
 
-def results_of(model: DeAR, work: Pass) -> dict[str, Tensor]:
+def results_of(model: Model, work: Pass) -> dict[str, Tensor]:
     """Logits, loss and every gradient."""
     model.zero_grad()
     logits, total = work()
@@ -154,7 +153,7 @@ def worst(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> dict[str,
     return {"logits": errors["logits"], "loss": errors["loss"], "gradients": gradients}
 
 
-def agreement(model: DeAR, passes: Mapping[str, Pass], rounded: Pass) -> dict[str, dict[str, float]]:
+def agreement(model: Model, passes: Mapping[str, Pass], rounded: Pass) -> dict[str, dict[str, float]]:
     """Largest relative errors; the first two must be small, the others say what fp16 costs."""
     found = {name: results_of(model, work) for name, work in passes.items()}
     errors = {
@@ -170,19 +169,21 @@ def agreement(model: DeAR, passes: Mapping[str, Pass], rounded: Pass) -> dict[st
 
 def measure_steps(clip: FrozenClip, watch: Stopwatch, classes: int, batch: int, repeats: int) -> dict[str, Any]:
     """Seconds of a step each way, taken in turn, and how well the ways agree."""
-    model, names = build(clip), class_names(classes)
+    names = class_names(classes)
+    model = build(clip, names)
     images, labels = batch_of(clip, batch, classes)
-    setup = timed(lambda: model.set_classes(names))
-    rows = model.image_view(images)
+    setup = timed(model.frozen_parts)
+    states = model.states(images, training=True)
     keys = [str(index) for index in range(batch)]
     with tempfile.TemporaryDirectory() as cache:
-        views = kept(Path(cache), model, rows)
+        stores = kept(Path(cache), clip, states)
         passes = {
             "plain": plain_pass(model, images, labels, names),
-            "live": our_pass(model, labels, lambda: model.image_prefix(images)),
-            "cached": cached_pass(model, labels, lambda: views.get(keys)),
+            "live": our_pass(model, labels, lambda: model.states(images, training=True)),
+            "cached": our_pass(model, labels, lambda: {name: store.get(keys) for name, store in stores.items()}),
         }
-        errors = agreement(model, passes, cached_pass(model, labels, rows.half().float))
+        rounded = {name: value.half().float() for name, value in states.items()}
+        errors = agreement(model, passes, our_pass(model, labels, lambda: rounded))
         seconds = alternate(model, passes, watch, repeats)
     ways = [way for way in passes if way != "plain"]
     ratios = {way: [p / o for p, o in zip(seconds["plain"], seconds[way], strict=True)] for way in ways}
@@ -201,7 +202,7 @@ def measure_steps(clip: FrozenClip, watch: Stopwatch, classes: int, batch: int, 
     }
 
 
-def alternate(model: DeAR, passes: Mapping[str, Pass], watch: Stopwatch, repeats: int) -> dict[str, list[float]]:
+def alternate(model: Model, passes: Mapping[str, Pass], watch: Stopwatch, repeats: int) -> dict[str, list[float]]:
     """Seconds of whole steps; the first round warms up."""
     optimizer = torch.optim.AdamW(model.trainable().values(), lr=1e-5, weight_decay=5e-4)
     seconds: dict[str, list[float]] = {way: [] for way in [*passes, "plain_frozen_text"]}
@@ -225,13 +226,12 @@ def take_step(optimizer: torch.optim.Optimizer, work: Pass) -> None:
 @torch.inference_mode()
 def measure_evaluation(clip: FrozenClip, classes: int, batch: int, repeats: int) -> dict[str, Any]:
     """Images a second: ours with class features kept, and OpenCLIP's encode_image alone."""
-    model = build(clip)
-    model.set_classes(class_names(classes))
+    model = build(clip, class_names(classes))
     images, _ = batch_of(clip, batch, classes)
     seconds: dict[str, list[float]] = {"open_clip": [], "ours": []}
     for turn in range(repeats + 1):
         theirs = timed(lambda: clip.model.encode_image(images))
-        ours = timed(lambda: model.from_prefix(model.image_prefix(images)))
+        ours = timed(lambda: model(images))
         if turn:
             seconds["open_clip"].append(theirs)
             seconds["ours"].append(ours)
@@ -249,8 +249,9 @@ def status(field: str) -> float:
 
 
 def peak_of_a_step(clip: FrozenClip, way: str, classes: int, batch: int) -> float:
-    """MB that a process grows by at most during one step; ours counts from before the classes are set."""
-    model, names = build(clip), class_names(classes)
+    """MB that a process grows by at most during one step; ours counts from before the frozen part of the classes is made."""
+    names = class_names(classes)
+    model = build(clip, names)
     images, labels = batch_of(clip, batch, classes)
     optimizer = torch.optim.AdamW(model.trainable().values(), lr=1e-5, weight_decay=5e-4)
     gc.collect()
@@ -260,8 +261,7 @@ def peak_of_a_step(clip: FrozenClip, way: str, classes: int, batch: int) -> floa
     if way == "plain":
         take_step(optimizer, plain_pass(model, images, labels, names))
     else:
-        model.set_classes(names)
-        take_step(optimizer, our_pass(model, labels, lambda: model.image_prefix(images)))
+        take_step(optimizer, our_pass(model, labels, lambda: model.states(images, training=True)))
     return status("VmHWM:") - before
 
 

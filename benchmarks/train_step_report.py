@@ -11,7 +11,7 @@ EVALUATION_TARGET = 1.0
 LABELS = {"live": "live", "cached": "cached views"}
 
 NOTES = """Memory: growth of a fresh process's resident size over one step (VmHWM, set back before it, less VmRSS;
-ru_maxrss would count the peak of loading); ours counts from before set_classes. Cached rows come from the page cache.
+ru_maxrss would count the peak of loading); ours counts from before the frozen part of the classes is made. Cached rows come from the page cache.
 A plain trainer may keep plain CLIP's class features instead of computing them each step: the last column. Targets are
 for ViT-B/16 with a batch of 16."""
 

@@ -56,10 +56,8 @@ def images(clip) -> torch.Tensor:
 
 
 @pytest.fixture
-def model(clip, roles) -> dear.DeAR:
-    model = dear.DeAR(clip, roles)
-    model.set_classes(["cat", "dog", "hot air balloon"])
-    return model
+def model(clip, roles) -> dear.Model:
+    return dear.DeAR(clip, roles).for_classes(["cat", "dog", "hot air balloon"])
 
 
 @pytest.fixture

@@ -1,16 +1,18 @@
-"""What several tests need: tiny architectures, a role map with every role in it, moved parameters."""
+"""What several tests need: tiny architectures, a role map with every role in it, models, moved parameters."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 
 import dear
+from dear.loading import make_method
 from dear.roles.rolemap import CORE_ATTRIBUTES, HeadRole, Provenance
 
 TINY_CONFIGS = {
@@ -73,8 +75,25 @@ def varied_roles(clip: dear.FrozenClip, first_layer: int | None = None) -> dear.
     return dear.RoleMap(heads=tuple(heads), provenance=Provenance(source="made up for a test"))
 
 
+SPECIAL_CONFIGS: dict[str, dict[str, Any]] = {"dear": {"mask": "all_mixed"}}
+"""What a method must be told on a tiny CLIP: no role map is shipped for one."""
+
+
+def build(method: str, clip: dear.FrozenClip, classes: Sequence[str] = (), **config: Any) -> dear.Model:
+    """Any registered method on a CLIP, for some classes."""
+    made = make_method(method, clip, {**SPECIAL_CONFIGS.get(method, {}), **config}, seed=3)
+    model = dear.Model(clip, made, trained_on=tuple(classes))
+    return model.for_classes(classes) if classes else model
+
+
+def plain_images(clip: dear.FrozenClip, count: int, seed: int = 1) -> torch.Tensor:
+    """Random pixels of the size that a CLIP reads."""
+    size = clip.geometry.image_size
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(seed))
+
+
 @torch.no_grad()
-def move_parameters(model: dear.DeAR, seed: int = 0) -> None:
+def move_parameters(model: dear.Model, seed: int = 0) -> None:
     """Shake everything trainable, as training would."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.trainable().values():

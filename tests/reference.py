@@ -75,29 +75,29 @@ def text_features(clip, prompts, text_tokens, *, first, beta):
     return F.normalize(x, dim=-1)
 
 
-def _w_attr(model):
-    if model.config.projection == "low_rank":
-        return model.clip.model.visual.proj + model.projection_down @ model.projection_up
-    return model.attribute_projection
+def _w_attr(clip, method):
+    if method.config.projection == "low_rank":
+        return clip.model.visual.proj + method.projection_down @ method.projection_up
+    return method.attribute_projection
 
 
 def reference(model, images, labels, prompts):
     """All outputs and loss terms of a DeAR model's parameters, computed the slow way."""
-    clip, config = model.clip, model.config
+    clip, method, config = model.clip, model.method, model.config
     f_cls, f_attr = vision_features(
         clip,
-        model.roles,
+        method.roles,
         images,
-        model.vision_tokens,
-        _w_attr(model),
-        first=model.first_layer,
+        method.vision_tokens,
+        _w_attr(clip, method),
+        first=method.first,
         beta=config.beta,
         per_attribute=config.tokens_per_attribute,
         strict=config.strict_routing,
     )
-    w = text_features(clip, prompts, model.text_tokens, first=model.text_first_layer, beta=config.beta)
+    w = text_features(clip, prompts, method.text_tokens, first=method.text_first, beta=config.beta)
     tau = clip.model.logit_scale.exp()
-    alpha = torch.softmax(model.fusion_scalars, dim=0)
+    alpha = torch.softmax(method.fusion_scalars, dim=0)
     s_cls = tau * f_cls @ w.T
     s_attr = torch.stack([tau * f_attr[:, k] @ w.T for k in range(f_attr.shape[1])], dim=1)
     logits = alpha[0] * s_cls

@@ -11,9 +11,11 @@ from PIL import Image
 
 from dear.artefact import TENSORS
 from dear.data.dataset import Dataset, Item
-from dear.engine.loop import TrainSettings
-from dear.engine.run import METRICS, Job
+from dear.engine.job import Job
+from dear.engine.run import METRICS
+from dear.engine.settings import TrainSettings
 from dear.errors import ImageError
+from helpers import SPECIAL_CONFIGS
 
 CLASSES = ("red thing", "green thing", "blue thing")
 
@@ -49,8 +51,8 @@ class Toy:
             shots=3,
             seed=seed,
             method=method,
-            choices={"mask": "all_mixed"} if method == "dear" else {},
-            train=TrainSettings(**{"epochs": 2, "batch": 3, **settings}),
+            config=SPECIAL_CONFIGS.get(method, {}),
+            train=TrainSettings(**{"epochs": 2, "batch_size": 3, **settings}),
             cached_views=cached_views,
         )
 

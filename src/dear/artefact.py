@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
@@ -25,7 +25,7 @@ from dear.errors import (
     NewerFormatError,
     OverwriteError,
 )
-from dear.files import as_folder, sha256, write_atomic
+from dear.files import MEGABYTE, as_folder, sha256, write_atomic
 from dear.methods.base import Method
 
 FORMAT = "dear-adapter"
@@ -33,6 +33,10 @@ FORMAT_VERSION = 2
 MANIFEST = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 CARD = "README.md"
+LARGEST = 16384 * MEGABYTE
+"""Largest file of an adapter."""
+FILE_NAME = r"^[a-z0-9_][a-z0-9_-]*\.(json|safetensors|txt)$"
+"""Names that files of an adapter may bear: never a path."""
 
 
 class _Strict(BaseModel):
@@ -42,7 +46,7 @@ class _Strict(BaseModel):
 class FileEntry(_Strict):
     """Size and hash of a file."""
 
-    bytes: int
+    bytes: int = Field(ge=0, le=LARGEST)
     sha256: str
 
 
@@ -76,7 +80,7 @@ class Manifest(_Strict):
     classes: ClassesEntry | None
     trained_on: list[str] = []
     """Classes that were trained on; of format 1, those it was saved with."""
-    files: dict[str, FileEntry]
+    files: dict[Annotated[str, Field(pattern=FILE_NAME)], FileEntry] = Field(max_length=16)
 
 
 class Saved(NamedTuple):
@@ -102,7 +106,7 @@ def save(model: Savable, folder: str | Path, *, overwrite: bool = False) -> Path
     files = _contents(model.method)
     manifest = _manifest(model, files)
     files[MANIFEST] = documents.to_json(documents.sealed(manifest.model_dump()))
-    trained = sum(parameter.numel() for parameter in model.method.trained.values())
+    trained = sum(parameter.numel() for parameter in model.method.parameters())  # also of one that was loaded
     try:
         if not overwrite:
             _refuse_replacing(folder, files)
@@ -135,7 +139,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Read and check `adapter_config.json`."""
     path = folder / MANIFEST
     try:
-        data = path.read_bytes()
+        data = documents.read_bytes(path, error=CorruptArtefactError)
     except OSError:
         raise ForeignArtefactError(f"{folder} holds no adapter: there is no readable {MANIFEST} in it.") from None
     content = documents.parse(data, where=str(path), what="an adapter", error=CorruptArtefactError)
@@ -209,7 +213,7 @@ def _files_of_the_adapter_there(folder: Path) -> set[str]:
 
 def _checked_bytes(path: Path, entry: FileEntry) -> bytes:
     try:
-        data = path.read_bytes()
+        data = documents.read_bytes(path, error=CorruptArtefactError, most=entry.bytes)
     except OSError:
         raise CorruptArtefactError(f"{path} is missing or unreadable: copy the adapter's folder again.") from None
     if len(data) != entry.bytes or sha256(data) != entry.sha256:

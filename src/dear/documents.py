@@ -7,12 +7,13 @@ A document is an object with a `format`, a `format_version` and content; a seale
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dear.errors import DearError
-from dear.files import sha256
+from dear.files import LARGEST_TEXT, NotRegularError, read_regular, sha256
 
 SEAL = "sha256"
 
@@ -64,14 +65,30 @@ def check(
 
 def read(path: Path, *, what: str, form: str, newest: int, error: type[DearError]) -> tuple[dict[str, Any], int]:
     """Read, parse and check a document; a missing file is left to the caller as `OSError`."""
-    content = parse(path.read_bytes(), where=str(path), what=what, error=error)
+    content = parse(read_bytes(path, error=error), where=str(path), what=what, error=error)
     return check(content, where=str(path), what=what, form=form, newest=newest, error=error)
+
+
+def read_bytes(path: Path, *, error: type[DearError], most: int = LARGEST_TEXT) -> bytes:
+    """The bytes of a regular file of sensible size; what is no such file is refused, a missing one is `OSError`."""
+    try:
+        return read_regular(path, most=most)
+    except NotRegularError as problem:
+        raise error(f"{path} cannot be read: {problem.strerror}.") from None
+
+
+def read_text(path: Path, *, error: type[DearError]) -> str:
+    """The same as text in UTF-8."""
+    try:
+        return read_bytes(path, error=error).decode("utf-8")
+    except UnicodeDecodeError:
+        raise error(f"{path} is not a text file in UTF-8.") from None
 
 
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        twice = next(name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1)
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"the key {twice!r} stands twice")
     return found
 

@@ -93,6 +93,10 @@ class OverwriteError(ArtefactError, FileExistsError):
     """Saving would replace something else."""
 
 
+class FolderBusyError(DearError, RuntimeError):
+    """Another process writes in the folder."""
+
+
 def did_you_mean(word: str, known: Iterable[str], *, most: int = 3) -> str:
     """Return ' Did you mean …?' with the nearest known words, or '' where none is near."""
     lowered = {name.lower(): name for name in known}

@@ -73,6 +73,7 @@ def load(folder: str | Path, clip: FrozenClip | None = None, *, device: str | to
         raise CorruptArtefactError(f"{folder} lacks {error}, which the method {manifest.method!r} needs.") from None
     try:
         restore(method, tensors)
+        check_finite(tensors)
     except ValueError as error:
         raise CorruptArtefactError(f"{folder / TENSORS} does not fit its settings: {error}.") from None
     saved = manifest.classes
@@ -93,6 +94,13 @@ def restore(method: Method, state: Mapping[str, Tensor]) -> None:
             if tensor.shape != saved.shape:
                 tensor.data = torch.empty(saved.shape, dtype=tensor.dtype, device=tensor.device)
             tensor.copy_(saved)
+
+
+def check_finite(state: Mapping[str, Tensor]) -> None:
+    """Refuse tensors with numbers that are none."""
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise ValueError(f"{name} holds numbers that are not finite")
 
 
 def state_of(module: nn.Module) -> dict[str, Tensor]:

@@ -63,7 +63,7 @@ class Model(nn.Module):
         self.trained_on = tuple(trained_on)
         self.chunk = chunk
         self.companions = dict(companions or {})
-        self.classes = classes.among(self.trained_on) if classes and self.trained_on else classes
+        self.classes = classes.among(self.trained_on) if classes else None
         self._parts: tuple[Stamps, list[tuple[slice, Any]]] | None = None
         self._text: tuple[Copies, object, object, Any] | None = None
         self._off: list[Model] = []

@@ -115,6 +115,8 @@ def stream(
             with torch.inference_mode():
                 out = model(part.images.to(model.clip.device))
                 logits = out.readouts.get(chosen, out.logits)  # switched off, a model has one readout
+                if not bool(logits.isfinite().all()):
+                    raise InputError("The model's scores are not finite: the adapter is not usable, train it again.")
                 scores = dict(zip(part.indices, logits.softmax(dim=1).cpu(), strict=True))
         for index in range(part.start, part.stop):
             if index in scores:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import dear
+from dear.methods.dear.masks import layer_mask, token_kinds
 from helpers import move_parameters, varied_roles
 from oracle import TOLERANCE, assert_matches, compare_with_reference
 from reference import reference
@@ -35,8 +36,8 @@ def test_number_of_classes(tiny_clips, count):
     errors = compare_with_reference(model, images, labels, names, "a photo of a {}.")
     if count == 1:  # one class: the cross-entropy is 0 whatever the features, and so is the projection's gradient
         del errors["gradient.attribute_projection"]
-        model.loss(model(images), labels).total.backward()
-        assert model.attribute_projection.grad.abs().max() == 0
+        model.for_classes(names).loss(images, labels)["total"].backward()
+        assert model.method.attribute_projection.grad.abs().max() == 0
     assert_matches(errors)
 
 
@@ -65,10 +66,10 @@ def test_every_choice(tiny_clips, choices):
 @pytest.mark.parametrize(
     ("what", "spoil"),
     [
-        ("logits", lambda model: setattr(model, "roles", model.roles.all_mixed())),
-        ("gradient.vision_tokens", lambda model: setattr(model, "first_layer", 4)),
-        ("gradient.text_tokens", lambda model: setattr(model, "text_first_layer", 4)),
-        ("loss.total", lambda model: setattr(model, "config", model.config.model_copy(update={"lambda_reg": 2.0}))),
+        ("logits", lambda method: _remask(method, method.roles.all_mixed())),
+        ("gradient.vision_tokens", lambda method: _start_at(method, 4)),
+        ("gradient.text_tokens", lambda method: setattr(method, "text_first", 4)),
+        ("loss.total", lambda method: setattr(method, "config", method.config.model_copy(update={"lambda_reg": 2.0}))),
     ],
     ids=["roles", "vision layer", "text layer", "loss weight"],
 )
@@ -78,7 +79,7 @@ def test_the_comparison_can_fail(tiny_clips, monkeypatch, what, spoil):
 
     model, images = build(tiny_clips, "plain")
     honest, _ = build(tiny_clips, "plain")
-    spoil(model)
+    spoil(model.method)
     monkeypatch.setattr(oracle, "reference", lambda _, *rest: _as_if(honest, model, *rest))
     errors = compare_with_reference(model, images, torch.tensor([0, 1, 2, 3]), NAMES, TEMPLATES[0])
     assert errors[what] > TOLERANCE
@@ -89,5 +90,16 @@ def test_the_comparison_can_fail(tiny_clips, monkeypatch, what, spoil):
 def _as_if(honest, model, *rest):
     """The reference for the unspoilt settings, differentiable in the spoilt model's parameters."""
     for name, parameter in model.trainable().items():
-        setattr(honest, name, parameter)
+        setattr(honest.method, name, parameter)
     return reference(honest, *rest)
+
+
+def _remask(method, roles):
+    for layer in range(method.first, 7):
+        mask = layer_mask(roles.layer(layer), roles.attributes, token_kinds(17, len(roles.attributes)))
+        method.register_buffer(f"mask_{layer}", mask[None], persistent=False)
+
+
+def _start_at(method, layer):
+    method.first = layer
+    method.needs = dear.Needs(image=(f"rows@{layer}",), training=("feature",))

@@ -9,7 +9,7 @@ import torch
 
 import dear
 from dear import errors
-from helpers import move_parameters, varied_roles
+from helpers import build, move_parameters, varied_roles
 
 FILES = ["README.md", "adapter_config.json", "adapter_model.safetensors", "roles.json"]
 
@@ -35,16 +35,18 @@ def test_round_trip_bit_for_bit(model, images, saved):
     assert sorted(snapshot(saved)) == FILES
     loaded = dear.load(saved, clip=model.clip)
     assert loaded.classes == model.classes
-    assert loaded.roles == model.roles
-    assert loaded.config == model.config
+    assert loaded.method.roles == model.method.roles
+    assert loaded.config.model_dump() == model.config.model_dump()
+    assert not loaded.training
+    assert not loaded.trainable()
+    assert loaded.requires_grad_().trainable().keys() == model.trainable().keys()
     with torch.no_grad():
         assert torch.equal(loaded(images).logits, model(images).logits)
 
 
 def test_the_backbone_is_found_by_the_name_that_was_saved(tiny_folders, images, tmp_path):
     clip = dear.load_clip(f"local-dir:{tiny_folders['plain']}", "random")
-    model = dear.DeAR(clip, varied_roles(clip))
-    model.set_classes(["cat", "dog"])
+    model = dear.DeAR(clip, varied_roles(clip)).for_classes(["cat", "dog"])
     loaded = dear.load(model.save_pretrained(tmp_path / "adapter"))
     with torch.no_grad():
         assert torch.equal(loaded(images).logits, model(images).logits)
@@ -72,7 +74,7 @@ def test_card_says_what_is_needed(model, saved):
 def test_a_folder_with_something_else_is_left_alone(model, saved):
     before = snapshot(saved)
     with torch.no_grad():
-        model.vision_tokens.add_(1)
+        model.method.vision_tokens.add_(1)
     with pytest.raises(
         errors.OverwriteError, match="nothing was written: choose another folder, or pass overwrite=True"
     ):
@@ -81,7 +83,7 @@ def test_a_folder_with_something_else_is_left_alone(model, saved):
     model.save_pretrained(saved, overwrite=True)
     assert snapshot(saved) != before
     with torch.no_grad():
-        assert torch.equal(dear.load(saved, clip=model.clip).vision_tokens, model.vision_tokens)
+        assert torch.equal(dear.load(saved, clip=model.clip).method.vision_tokens, model.method.vision_tokens)
 
 
 def test_a_readme_of_ones_own_is_kept(model, tmp_path):
@@ -93,21 +95,18 @@ def test_a_readme_of_ones_own_is_kept(model, tmp_path):
 def test_a_stale_card_is_replaced(model, saved):
     for name in FILES[1:]:
         (saved / name).unlink()
-    model.set_classes(["fish", "bird"])
-    model.save_pretrained(saved)
+    model.for_classes(["fish", "bird"]).save_pretrained(saved)
     assert "fish, bird" in (saved / "README.md").read_text()
 
 
 def test_another_method_leaves_nothing_of_the_old_one(model, saved):
-    zero_shot = dear.ZeroShot(model.clip)
-    zero_shot.set_classes(["cat"])
-    zero_shot.save_pretrained(saved, overwrite=True)
+    build("zero_shot", model.clip, ["cat"]).save_pretrained(saved, overwrite=True)
     assert sorted(snapshot(saved)) == [name for name in FILES if name != "roles.json"]
 
 
 def test_class_names_cannot_break_the_card(model, tmp_path):
-    model.set_classes(["cat | dog", "a\nb"])
-    card = (model.save_pretrained(tmp_path / "a") / "README.md").read_text()
+    view = model.for_classes(["cat | dog", "a\nb"])
+    card = (view.save_pretrained(tmp_path / "a") / "README.md").read_text()
     assert "| classes | 2 (cat \\| dog, a b) |" in card
 
 
@@ -134,8 +133,7 @@ def test_what_is_not_a_folder(model, folder):
 
 def test_precision_and_seed_are_remembered(tiny_folders, images, tmp_path):
     clip = dear.load_clip(f"local-dir:{tiny_folders['plain']}", "random", precision="bf16", seed=5)
-    model = dear.DeAR(clip, varied_roles(clip))
-    model.set_classes(["cat", "dog"])
+    model = dear.DeAR(clip, varied_roles(clip)).for_classes(["cat", "dog"])
     loaded = dear.load(model.save_pretrained(tmp_path / "adapter"))
     assert loaded.clip.precision == "bf16"
     with torch.no_grad():
@@ -198,15 +196,15 @@ def test_any_flipped_bit_of_the_manifest_is_noticed(model, saved, position):
 
 
 def test_newer_format(model, saved):
-    rewrite(saved / "adapter_config.json", format_version=2)
-    with pytest.raises(errors.NewerFormatError, match="has format 2, this version reads up to 1: upgrade dear-vlm"):
+    rewrite(saved / "adapter_config.json", format_version=3)
+    with pytest.raises(errors.NewerFormatError, match="has format 3, this version reads up to 2: upgrade dear-vlm"):
         dear.load(saved, clip=model.clip)
 
 
 def test_foreign_adapter(model, saved):
     (saved / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
     before = snapshot(saved)
-    with pytest.raises(errors.ForeignArtefactError, match="was not written by DeAR"):
+    with pytest.raises(errors.ForeignArtefactError, match="is not an adapter of DeAR: its 'format' is not 'dear-adapter'"):
         dear.load(saved, clip=model.clip)
     with pytest.raises(errors.OverwriteError):
         model.save_pretrained(saved)
@@ -236,15 +234,15 @@ def test_backbone_that_cannot_be_found_says_which_is_needed(model, saved):
 def test_tensors_that_do_not_fit_the_settings(model, saved):
     manifest = json.loads((saved / "adapter_config.json").read_text())
     rewrite(saved / "adapter_config.json", settings={**manifest["settings"], "text_tokens": 3})
-    with pytest.raises(errors.CorruptArtefactError, match="does not hold the tensors"):
+    with pytest.raises(errors.CorruptArtefactError, match="does not fit its settings: text_tokens has shape"):
         dear.load(saved, clip=model.clip)
 
 
 def test_every_projection_round_trips(clip, images, tmp_path):
     for kind in ("copy", "random", "low_rank"):
         model = dear.DeAR(clip, varied_roles(clip), projection=kind, tokens_per_attribute=2)
+        model = model.for_classes(["cat", "dog"])
         move_parameters(model)
-        model.set_classes(["cat", "dog"])
         loaded = dear.load(model.save_pretrained(tmp_path / kind), clip=clip)
         with torch.no_grad():
             assert torch.equal(loaded(images).logits, model(images).logits)

@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
-from dear.backbone.blocks import run_block
 
 import dear
+from dear.backbone.layers import Layer, layer_of
 from dear.methods.dear.masks import layer_mask, token_kinds
 from dear.roles.rolemap import CORE_ATTRIBUTES, HeadRole
 from helpers import move_parameters
@@ -14,7 +14,7 @@ from helpers import move_parameters
 
 def rows_changed_by(clip, head_role, perturbed_attribute):
     """Which rows of a layer's output change when one attribute's token does, with only the given head at work?"""
-    block = copy.deepcopy(clip.vision.blocks(clip.vision.layers)[0])
+    block = copy.deepcopy(clip.model.visual.transformer.resblocks[-1])
     head_dim = block.attn.head_dim
     keep = torch.zeros(block.attn.embed_dim)
     keep[head_role.head * head_dim : (head_role.head + 1) * head_dim] = 1
@@ -27,7 +27,8 @@ def rows_changed_by(clip, head_role, perturbed_attribute):
     x = torch.randn(2, len(kinds), clip.geometry.vision_width, generator=torch.Generator().manual_seed(5))
     moved = x.clone()
     moved[:, originals + CORE_ATTRIBUTES.index(perturbed_attribute)] = torch.linspace(-2, 2, x.shape[-1])
-    change = (run_block(block, moved, mask=mask) - run_block(block, x, mask=mask)).abs().amax((0, 2))
+    layer = layer_of(block)
+    change = (layer.run(moved, mask=mask) - layer.run(x, mask=mask)).abs().amax((0, 2))
     return {row for row, size in enumerate(change.tolist()) if size > 0}
 
 
@@ -62,34 +63,31 @@ def test_all_generalization_leaves_cls_as_it_was(tiny_clips, backbone):
     differences = {}
     for role in (dear.Role.GENERALIZATION, dear.Role.MIXED):
         uniform = dear.RoleMap.uniform(role, first_layer=first, layers=sizes.vision_layers, heads=sizes.vision_heads)
-        model = dear.DeAR(clip, uniform)
+        model = dear.DeAR(clip, uniform).for_classes(["cat"])
         move_parameters(model)
-        model.set_classes(["cat"])
         with torch.no_grad():
-            differences[role] = (model(images).cls_features - frozen).abs().max().item()
+            differences[role] = (model(images).features["cls"] - frozen).abs().max().item()
     assert differences[dear.Role.GENERALIZATION] <= 1e-6
     assert differences[dear.Role.MIXED] > 1e-4
 
 
 def test_start_and_inserted_tokens_never_see_the_words(model, monkeypatch):
     """In every adapted text layer these rows, and those of a common beginning, run once for all classes."""
-    import dear.methods.dear.tail as tail
-
     seen = []
-    original = tail.run_block
-    monkeypatch.setattr(tail, "run_block", lambda *a, **k: seen.append(original(*a, **k)) or seen[-1])
+    original = Layer.run
+    monkeypatch.setattr(Layer, "run", lambda *a, **k: seen.append(original(*a, **k)) or seen[-1])
     for template, beginning in (("{}", 6), ("a photo of a {}.", 10)):  # start, five inserted tokens, "a photo of a"
+        view = model.for_classes(["cat", "dog"], template)
+        view.frozen_parts()
         seen.clear()
-        model.set_classes(["cat", "dog"], template)
-        model.class_features()
+        view.class_features()
         shapes = [tuple(x.shape[:2]) for x in seen]
-        assert shapes == [(2, 2 if template == "{}" else 3), (1, beginning)] * 3
+        assert shapes == [(2, 2 if template == "{}" else 3), (1, beginning)] * 3 + [(2, 1)]  # last: end rows alone
 
 
 def test_the_end_token_sees_inserted_tokens_and_padding_does_not_matter(model):
-    model.set_classes(["cat", "dog"], "{}")
-    features = model.class_features()
-    gradient = torch.autograd.grad(features[0].sum(), model.text_tokens)[0]
+    features = model.for_classes(["cat", "dog"], "{}").class_features()
+    gradient = torch.autograd.grad(features[0].sum(), model.method.text_tokens)[0]
     assert gradient.abs().max() > 0  # the end token sees the inserted tokens
-    model.set_classes(["cat", "a much longer class name than cat"], "{}")
-    assert torch.allclose(model.class_features()[0], features[0], atol=1e-6)  # padding and neighbours do not matter
+    longer = model.for_classes(["cat", "a much longer class name than cat"], "{}")
+    assert torch.allclose(longer.class_features()[0], features[0], atol=1e-6)  # padding and neighbours do not matter

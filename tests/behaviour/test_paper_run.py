@@ -32,7 +32,7 @@ def order(tmp_path_factory, tiny_folders, tiny_clips) -> Order:
         kind="full",
         clip=f"local-dir:{tiny_folders['shallow']}",
         pretrained="random",
-        root=folder / "data",
+        data_root=folder / "data",
         roles=str(roles),
         seeds=(1,),
         few_shots=(1, 16),
@@ -153,7 +153,7 @@ def test_starting_again_removes_nothing_before_all_is_checked(order, finished):
     with pytest.raises(RoleMapError):
         run_paper(replace(order, roles="none.json"), resume=False, overwrite=True)
     with pytest.raises(ConfigError, match="--root FOLDER"):
-        run_paper(replace(order, root=None), resume=False, overwrite=True)
+        run_paper(replace(order, data_root=None), resume=False, overwrite=True)
     assert report_of(order.out) == finished[0]
     assert survey(order).cost.done == survey(order).cost.cells
 

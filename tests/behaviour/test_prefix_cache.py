@@ -1,5 +1,6 @@
 """Kept prefixes: computed once, shared by seeds, mended where damaged, and as good as fresh ones."""
 
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from dear.engine.ranks import Ranks
 from dear.engine.run import run_job
 from dear.engine.states import cached_views
 from dear.errors import ConfigError, ImageError
-from dear.evaluation.evaluate import evaluate
+from dear.evaluation.evaluate import evaluate_items as evaluate
 from toys import Toy, adapter_hash
 
 VIEWS = 3
@@ -25,18 +26,18 @@ def toy():
 @pytest.fixture
 def computed(clip, monkeypatch):
     """How many images have gone through the frozen layers."""
-    counted, prefix = SimpleNamespace(images=0), clip.vision.prefix
+    counted, embed = SimpleNamespace(images=0), clip.vision.embed
 
-    def counting(images, first):
+    def counting(images):
         counted.images += len(images)
-        return prefix(images, first)
+        return embed(images)
 
-    monkeypatch.setattr(clip.vision, "prefix", counting)
+    monkeypatch.setattr(clip.vision, "embed", counting)
     return counted
 
 
 def flip_a_byte(cache):
-    (segment,) = cache.glob("*/*.f16")
+    segment = sorted(cache.glob("*/*.f16"))[0]
     data = bytearray(segment.read_bytes())
     data[100] ^= 1
     segment.write_bytes(data)
@@ -58,8 +59,12 @@ def test_views_are_computed_once_for_all_seeds(toy, clip, computed, tmp_path):
 
 def reader(toy, clip, cache, seed, ranks=None):
     model = toy.job().build(clip)
-    items, options = toy.dataset.train, {"cache": cache, "workers": 0, "ranks": ranks or Ranks()}
-    return cached_views(model, toy.dataset, items, views=VIEWS, seed=seed, **options)
+    options = {"cache": cache, "workers": 0, "ranks": ranks or Ranks(), "crop": (0.5, 1.0)}
+    return cached_views(model, toy.dataset, toy.dataset.train, views=VIEWS, seed=seed, **options)
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_every_seed_sees_the_same_views_in_another_order(toy, clip, tmp_path):
@@ -67,8 +72,8 @@ def test_every_seed_sees_the_same_views_in_another_order(toy, clip, tmp_path):
     orders = []
     for index in range(9):
         one, two = ([read(index, epoch) for epoch in range(2 * VIEWS)] for read in reads)
-        assert all(torch.equal(one[epoch], one[epoch + VIEWS]) for epoch in range(VIEWS))
-        places = [[torch.equal(view, other) for other in two[:VIEWS]].index(True) for view in one[:VIEWS]]
+        assert all(same(one[epoch], one[epoch + VIEWS]) for epoch in range(VIEWS))
+        places = [[same(view, other) for other in two[:VIEWS]].index(True) for view in one[:VIEWS]]
         assert sorted(places) == list(range(VIEWS))
         orders.append(places[0])
     assert len(set(orders)) > 1
@@ -77,9 +82,15 @@ def test_every_seed_sees_the_same_views_in_another_order(toy, clip, tmp_path):
 def test_a_cached_view_is_what_the_frozen_layers_make_of_a_view(toy, clip, tmp_path):
     view = reader(toy, clip, tmp_path, 1)(0, 0)
     model = toy.job().build(clip)
-    live = model.image_view(live_views(toy.dataset, toy.dataset.train, clip.preprocess_train, 1)(0, 0)[None])[0]
-    assert view.shape == live.shape
-    assert view.dtype == torch.float32
+    drawn = live_views(toy.dataset, toy.dataset.train, clip.preprocess_train, 1)(0, 0)
+    live = model.states(drawn["images"], training=True)
+    assert {name: one.shape for name, one in view.items()} == {name: one.shape for name, one in live.items()}
+    assert all(one.dtype == torch.float32 for one in view.values())
+    first = random.Random(f"first view 1 {toy.dataset.train[0].id}").randrange(VIEWS)
+    image = toy.open(toy.dataset.train[0].id)
+    again = clip.preprocess_train(image, random.Random(f"cached view {first} {toy.dataset.train[0].id}"))
+    for name, made in model.states(again[None], training=True).items():
+        assert torch.allclose(view[name], made, atol=2e-3, rtol=2e-3), name
 
 
 def test_a_damaged_view_is_computed_again(toy, clip, computed, tmp_path):
@@ -121,11 +132,11 @@ def model(toy, clip):
 
 def test_cached_evaluation_is_as_good_as_live(toy, model, computed, tmp_path):
     items = toy.dataset.test
-    live = evaluate(model, toy.dataset, items, batch=4)
-    first = evaluate(model, toy.dataset, items, batch=4, cache=tmp_path)
+    live = evaluate(model, toy.dataset, items, batch_size=4)
+    first = evaluate(model, toy.dataset, items, batch_size=4, cache=tmp_path)
     computed.images = 0
     toy.opened.clear()
-    second = evaluate(model, toy.dataset, items, batch=5, cache=tmp_path, workers=0)
+    second = evaluate(model, toy.dataset, items, batch_size=5, cache=tmp_path, workers=0)
     assert not toy.opened
     assert computed.images == 0
     assert torch.allclose(first.confidence, second.confidence, atol=1e-6)
@@ -166,7 +177,7 @@ def test_a_damaged_row_is_computed_again(toy, model, computed, tmp_path):
 @pytest.mark.parametrize("cached", [False, True])
 def test_unreadable_test_images_count_as_wrong(toy, model, tmp_path, cached):
     toy.bad = {"test/0/0", "test/2/1"}
-    found = evaluate(model, toy.dataset, toy.dataset.test, batch=2, cache=tmp_path if cached else None)
+    found = evaluate(model, toy.dataset, toy.dataset.test, batch_size=2, cache=tmp_path if cached else None)
     assert list(found.problems) == [0, 5]
     assert found.problems[0] == "test/0/0 cannot be read: it is damaged."
     assert found.picks[[0, 5]].tolist() == [-1, -1]

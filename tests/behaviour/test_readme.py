@@ -36,7 +36,7 @@ def test_readme_python(monkeypatch, tmp_path, clip, images):
     assert ("ViT-B-16-quickgelu",) in [given for given, _ in asked]
     assert {"pretrained": "openai"} in [more for _, more in asked]
     assert names["model"].classes.names == ("cat", "dog")
-    assert names["loss"].total.ndim == 0
+    assert names["loss"]["total"].ndim == 0
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])

@@ -11,8 +11,9 @@ from dear.artefact import MANIFEST
 from dear.engine import checkpoint as checkpoints
 from dear.engine import run as runs
 from dear.engine.fit import fit
-from dear.engine.loop import TrainSettings, train
+from dear.engine.loop import train
 from dear.engine.run import CHECKPOINT, METRICS, RUN, SHOTS, read_run, run_job
+from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DearError, MissingExtraError, OverwriteError, TrainingError
 from needs import needs
 from toys import Toy, adapter_hash, log_lines
@@ -137,7 +138,7 @@ def test_resuming_a_finished_run_computes_nothing(toy, clip, whole):
 
 def test_a_folder_that_holds_something_is_refused(toy, clip, whole, tmp_path):
     before = adapter_hash(whole)
-    with pytest.raises(OverwriteError, match="is not empty: add --resume to go on, or --overwrite to start again"):
+    with pytest.raises(OverwriteError, match="is not empty: add --resume to continue, or --overwrite to start over"):
         run_job(toy.job(seed=2), clip, whole)
     with pytest.raises(ConfigError, match="choose one of them"):
         run_job(toy.job(seed=2), clip, whole, resume=True, overwrite=True)
@@ -217,7 +218,7 @@ def test_full_disk_is_one_sentence_and_loses_nothing(toy, clip, whole, tmp_path,
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         full(patch, lambda file: name in file)
-        with pytest.raises(DearError, match=r"No space left on device.*go on with --resume") as error:
+        with pytest.raises(DearError, match=r"No space left on device.*resume with --resume") as error:
             run_job(toy.job(), clip, folder)
     assert "\n" not in str(error.value)
     assert str(folder if name in ("adapter_model", MANIFEST, "README.md") else folder / name) in str(error.value)
@@ -304,7 +305,7 @@ def test_tensorboard_is_an_extra(tmp_path, monkeypatch):
 
 
 def test_fit_is_a_run_in_one_call(toy, clip, tmp_path):
-    options = {"shots": 2, "seed": 3, "train": TrainSettings(epochs=1, batch=3), "mask": "all_mixed"}
+    options = {"shots": 2, "seed": 3, "train": TrainSettings(epochs=1, batch_size=3), "mask": "all_mixed"}
     model = fit(toy.dataset, clip, out=tmp_path / "run", cached_views=2, cache=tmp_path / "cache", **options)
     description = read_run(tmp_path / "run")["description"]
     assert (description["shots"], description["seed"], description["cached_views"]) == (2, 3, 2)

@@ -1,37 +1,46 @@
-"""Stored views: the same numbers as images, for every method."""
+"""Stored quantities give the same numbers as images, for every method."""
 
 import pytest
 import torch
 
 import dear
+from dear.backbone.frozen import shape_of
+from dear.methods.base import Batch, total_of
+from helpers import build
+
+LABELS = torch.tensor([0, 1, 2])
 
 
-@pytest.fixture(params=["dear", "zero_shot"])
-def method(request, model, clip):
-    if request.param == "dear":
-        return model
-    plain = dear.ZeroShot(clip)
-    plain.set_classes(model.classes.names)
-    return plain
+@pytest.fixture(params=dear.list_methods())
+def any_model(request, clip):
+    return build(request.param, clip, ["cat", "dog", "hot air balloon"])
 
 
-def test_a_view_gives_what_its_images_give(method, images):
-    labels = torch.tensor([0, 1, 2])
-    rows = method.image_view(images)
-    assert rows.shape == (3, *method.view_kind.shape)
-    assert rows.ndim == 2
-    direct, stored = method(images), method.from_view(rows)
-    assert torch.allclose(direct.logits, stored.logits, atol=1e-5)
-    by_images, by_view = method.loss(direct, labels), method.loss(stored, labels)
-    assert by_images.scalars() == pytest.approx(by_view.scalars(), abs=1e-5)
+def terms_of(model, given):
+    batch = Batch(LABELS, 0, 0, None, 3)
+    return model.method.loss(model(given=given, batch=batch), batch)
 
 
-def test_gradients_are_the_same(model, images):
-    labels = torch.tensor([0, 1, 2])
+def test_quantities_give_what_their_images_give(any_model, images):
+    stored = any_model.states(images, training=True)
+    assert set(stored) == set(any_model.names(training=True))
+    for name, rows in stored.items():
+        assert rows.shape == (3, *shape_of(any_model.clip.vision, name))
+    assert torch.allclose(any_model(images).logits, any_model(given=stored).logits, atol=1e-5)
+    by_images, by_states = any_model.loss(images, LABELS), terms_of(any_model, stored)
+    for name, value in by_states.items():
+        assert by_images[name].item() == pytest.approx(value.item(), abs=1e-5)
+
+
+def test_gradients_are_the_same(any_model, images):
     found = []
-    for out in (model(images), model.from_view(model.image_view(images))):
-        model.zero_grad()
-        model.loss(out, labels).total.backward()
-        found.append({name: p.grad.clone() for name, p in model.trainable().items()})
+    for total in (
+        lambda: any_model.loss(images, LABELS)["total"],
+        lambda: total_of(terms_of(any_model, any_model.states(images, training=True))),
+    ):
+        any_model.zero_grad()
+        if any_model.trainable():
+            total().backward()
+        found.append({name: p.grad.clone() for name, p in any_model.trainable().items()})
     for name, gradient in found[0].items():
         assert torch.allclose(gradient, found[1][name], atol=1e-5), name

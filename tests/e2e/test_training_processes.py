@@ -34,7 +34,7 @@ def photos(tmp_path_factory):
 def words(photos, tiny_folders):
     def words(out, **options):
         fixed = ["train", photos, "--clip", f"local-dir:{tiny_folders['plain']}", "--pretrained", "random"]
-        fixed += ["--set", "mask=all_mixed", "--shots", 3, "--batch", 4, "--device", "cpu", "--out", out]
+        fixed += ["--set", "mask=all_mixed", "--shots", 3, "--batch-size", 4, "--device", "cpu", "--out", out]
         return [str(word) for word in (*fixed, *(w for name, value in options.items() for w in (f"--{name}", value)))]
 
     return words

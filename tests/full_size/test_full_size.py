@@ -35,8 +35,8 @@ def test_vit_b_16_with_the_papers_roles():
     clip = dear.load_clip("ViT-B-16-quickgelu", "random")
     model = dear.DeAR(clip, roles="vit-b-16")
     assert sum(p.numel() for p in model.parameters() if p.requires_grad) == 399_622
-    assert set(model.trainable()) == {n for n, p in model.named_parameters() if p.requires_grad}
-    assert (model.first_layer, model.text_first_layer) == (9, 9)
+    assert {f"method.{n}" for n in model.trainable()} == {n for n, p in model.named_parameters() if p.requires_grad}
+    assert (model.method.first, model.method.text_first) == (9, 9)
     move_parameters(model)
     images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     names = ["cat", "a rather long class name", "dog"]
@@ -45,13 +45,13 @@ def test_vit_b_16_with_the_papers_roles():
     )
     assert all(p.grad is None for p in clip.parameters())
 
-    shielded = dear.DeAR(clip, model.roles.all_generalization())
+    shielded = dear.DeAR(clip, model.method.roles.all_generalization()).for_classes(names)
     move_parameters(shielded)
-    shielded.set_classes(names)
+    model = model.for_classes(names)
     with torch.no_grad():
-        assert (shielded(images).cls_features - clip.encode_image(images)).abs().max() <= 1e-6
+        assert (shielded(images).features["cls"] - clip.encode_image(images)).abs().max() <= 1e-6
         with model.disabled():
-            assert torch.equal(model(images).cls_features, clip.model.encode_image(images, normalize=True))
+            assert torch.equal(model(images).features["cls"], clip.model.encode_image(images, normalize=True))
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,8 @@ def test_vit_b_16_with_the_papers_roles():
 )
 def test_larger_and_smaller_sisters(name, trainable, precision):
     clip = dear.load_clip(name, "random", precision=precision)
-    model = dear.DeAR(clip, varied_roles(clip))
+    model = dear.DeAR(clip, varied_roles(clip)).for_classes(["cat", "dog"])
     assert sum(p.numel() for p in model.trainable().values()) == trainable
-    model.set_classes(["cat", "dog"])
     image = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
-    terms = model.loss(model(image), torch.tensor([1]), images=image)
-    terms.total.backward()
+    model.loss(image, torch.tensor([1]))["total"].backward()
     assert all(p.grad.isfinite().all() and p.grad.any() for p in model.trainable().values())

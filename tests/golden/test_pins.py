@@ -139,15 +139,13 @@ def photos(adapter) -> torch.Tensor:
 
 def answers(model, images, classes) -> dict[str, torch.Tensor]:
     """What a model says among its own classes, or among others in the default template, by the names of the pin."""
-    own = model.classes
-    if list(own.names) != classes:
-        model.set_classes(classes)
+    view = model if list(model.classes.names) == classes else model.for_classes(classes, "a photo of a {}.")
     with torch.no_grad():
-        out = model(images)
+        out = view(images)
         with model.disabled():
-            plain = model(images).logits
-    model.set_classes(own.names, own.template)
-    return {"logits": out.logits, "cls_logits": out.cls_logits, "alpha": out.alpha, "plain": plain}
+            plain = view(images).logits
+    alpha = torch.stack(list(out.weights.values()))
+    return {"logits": out.logits, "cls_logits": out.readouts["decoupled"], "alpha": alpha, "plain": plain}
 
 
 def close(found: torch.Tensor, pinned: list) -> bool:

@@ -6,26 +6,34 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
+import dear
 from dear.engine import checkpoint as module
 from dear.engine.checkpoint import Progress, read_checkpoint, write_checkpoint
+from dear.engine.optim import make_optimiser
 from dear.errors import CheckpointError
+from dear.methods.base import NoConfig
 
 SHAPES = {"tokens": (3, 4), "scalars": (2,), "one": ()}
 PROGRESS = Progress(step=3, skipped=2, scaler={"scale": 8.0, "growth_tracker": 1})
+KINDS = ("sgd", "adam", "adamw")
 
 
-def fresh(shapes=SHAPES, seed=0):
+def fresh(shapes=SHAPES, seed=0, kind="adamw"):
     generator = torch.Generator().manual_seed(seed)
-    parameters = {name: nn.Parameter(torch.randn(shape, generator=generator)) for name, shape in shapes.items()}
-    return parameters, torch.optim.AdamW(parameters.values(), lr=0.1)
+    method = dear.Method(None, NoConfig())
+    for name, shape in shapes.items():
+        method.register_parameter(name, nn.Parameter(torch.randn(shape, generator=generator)))
+    method.register_buffer("seen", torch.tensor([seed, 2**40 + seed]))
+    method.register_buffer("rounded", torch.tensor([seed + 0.5]).to(torch.bfloat16))
+    return method, make_optimiser(dear.Recipe(optimiser=kind, lr=0.1), method.trained)
 
 
-def advance(parameters, optimizer, steps):
+def advance(method, optimizer, steps):
     for step in range(steps):
-        for parameter in parameters.values():
+        for parameter in method.parameters():
             parameter.grad = torch.full_like(parameter, 0.3 + step) * parameter.detach()
         optimizer.step()
 
@@ -33,46 +41,63 @@ def advance(parameters, optimizer, steps):
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
-    parameters, optimizer = fresh()
-    advance(parameters, optimizer, 3)
-    write_checkpoint(path, parameters, optimizer, PROGRESS)
+    method, optimizer = fresh()
+    advance(method, optimizer, 3)
+    write_checkpoint(path, method, optimizer, PROGRESS)
     return path
 
 
-def test_going_on_from_a_checkpoint_is_going_on(path):
-    kept, kept_optimizer = fresh()
+@pytest.mark.parametrize("kind", KINDS)
+def test_resuming_from_a_checkpoint_is_the_same_as_never_having_stopped(tmp_path, kind):
+    kept, kept_optimizer = fresh(kind=kind)
     advance(kept, kept_optimizer, 3)
-    parameters, optimizer = fresh(seed=1)
-    assert read_checkpoint(path, parameters, optimizer) == PROGRESS
-    advance(parameters, optimizer, 2)
+    write_checkpoint(tmp_path / "c", kept, kept_optimizer, PROGRESS, {"tokens": torch.ones(3, 4)})
+    method, optimizer = fresh(seed=1, kind=kind)
+    progress, average = read_checkpoint(tmp_path / "c", method, optimizer)
+    assert progress == PROGRESS
+    assert torch.equal(average["tokens"], torch.ones(3, 4))
+    advance(method, optimizer, 2)
     advance(kept, kept_optimizer, 2)
-    for name, parameter in parameters.items():
-        assert torch.equal(parameter, kept[name])
-        for moment in ("exp_avg", "exp_avg_sq", "step"):
-            assert torch.equal(optimizer.state[parameter][moment], kept_optimizer.state[kept[name]][moment])
+    assert method.seen.tolist() == [0, 2**40]  # whole numbers stay whole numbers
+    assert method.rounded.dtype == torch.bfloat16
+    expected = kept.state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in method.state_dict().items())
+    for name, parameter in method.trained.items():
+        state, theirs = optimizer.state[parameter], kept_optimizer.state[kept.trained[name]]
+        assert state.keys() == theirs.keys()
+        assert all(torch.equal(state[key], theirs[key]) for key in state)
+
+
+def test_a_parameter_without_updates_has_no_moments(tmp_path):
+    method, optimizer = fresh()
+    method.tokens.grad = torch.ones_like(method.tokens)
+    optimizer.step()
+    write_checkpoint(tmp_path / "c", method, optimizer, Progress(step=1))
+    again, optimizer = fresh(seed=1)
+    read_checkpoint(tmp_path / "c", again, optimizer)
+    assert set(optimizer.state) == {again.tokens}
 
 
 def test_before_the_first_update_there_are_no_moments(tmp_path):
-    parameters, optimizer = fresh()
-    write_checkpoint(tmp_path / "c", parameters, optimizer, Progress())
-    assert read_checkpoint(tmp_path / "c", *fresh(seed=1)) == Progress()
+    write_checkpoint(tmp_path / "c", *fresh(), Progress())
+    assert read_checkpoint(tmp_path / "c", *fresh(seed=1)) == (Progress(), {})
 
 
 def test_what_was_read_does_not_hang_on_the_file(path):
-    parameters, optimizer = fresh(seed=1)
-    read_checkpoint(path, parameters, optimizer)
-    before = {name: optimizer.state[p]["exp_avg"].clone() for name, p in parameters.items()}
+    method, optimizer = fresh(seed=1)
+    read_checkpoint(path, method, optimizer)
+    before = {name: optimizer.state[p]["exp_avg"].clone() for name, p in method.trained.items()}
     path.write_bytes(b"\xff" * path.stat().st_size)
-    assert all(torch.equal(optimizer.state[p]["exp_avg"], before[name]) for name, p in parameters.items())
+    assert all(torch.equal(optimizer.state[p]["exp_avg"], before[name]) for name, p in method.trained.items())
 
 
-def refused(path, match="is damaged or not a checkpoint of this method: start again with --overwrite", shapes=SHAPES):
-    parameters, optimizer = fresh(shapes, seed=1)
-    before = {name: p.detach().clone() for name, p in parameters.items()}
+def refused(path, match="is damaged or not a checkpoint of this method: start over with --overwrite", shapes=SHAPES):
+    method, optimizer = fresh(shapes, seed=1)
+    before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
     with pytest.raises(CheckpointError, match=match) as error:
-        read_checkpoint(path, parameters, optimizer)
+        read_checkpoint(path, method, optimizer)
     assert str(path) in str(error.value)
-    assert all(torch.equal(p, before[name]) for name, p in parameters.items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in method.state_dict().items())
     assert not optimizer.state
 
 
@@ -95,7 +120,7 @@ def test_foreign_files_are_refused(path):
     refused(path)
     save_file({"x": torch.zeros(2)}, path)
     refused(path)
-    save_file({f"parameter.{name}": torch.zeros(shape) for name, shape in SHAPES.items()}, path)
+    save_file({f"method/{name}": torch.zeros(shape) for name, shape in SHAPES.items()}, path)
     refused(path)
 
 
@@ -115,7 +140,7 @@ def test_full_disk_keeps_the_old_file(path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", no_space)
-    sentence = r"cannot be written \(No space left on device\); the one before it is whole: put that right and go on"
+    sentence = r"cannot be written \(No space left on device\); the one before it is whole: fix that and resume"
     with pytest.raises(CheckpointError, match=sentence):
         write_checkpoint(path, *fresh(), Progress(step=9))
     assert path.read_bytes() == whole
@@ -128,5 +153,12 @@ def test_a_vanished_folder_is_one_sentence(tmp_path):
 
 
 def test_no_other_format_is_read(path, monkeypatch):
-    monkeypatch.setattr(module, "FORMAT", "dear-checkpoint 2")
+    monkeypatch.setattr(module, "FORMAT", "dear-checkpoint 3")
     refused(Path(path))
+
+
+def test_a_checkpoint_says_what_everything_is(path):
+    names = set(load_file(path))
+    assert {name for name in names if name.startswith("method/")} == {f"method/{n}" for n in (*SHAPES, "seen", "rounded")}
+    moments = {f"optimiser/{name}/{key}" for name in SHAPES for key in ("step", "exp_avg", "exp_avg_sq")}
+    assert {name for name in names if name.startswith("optimiser/")} == moments

@@ -2,8 +2,10 @@
 
 import pytest
 
+import dear
+from dear.data.prompts import class_list
 from dear.errors import ClassListError
-from dear.methods.base import class_list
+from helpers import build
 
 
 @pytest.mark.parametrize(
@@ -34,7 +36,7 @@ def test_refused(names, template, message):
 
 
 def test_braces_in_names_are_only_text():
-    assert class_list(["{x}", "50%"], "a {}.").prompts == ["a {x}.", "a 50%."]
+    assert class_list(["{x}", "50%"], "a {}.").prompts() == ["a {x}.", "a 50%."]
 
 
 def test_any_iterable_of_names_will_do():
@@ -47,22 +49,28 @@ def test_any_iterable_of_names_will_do():
 def test_classes_that_the_text_tower_cannot_tell_apart(model):
     for names in (["Cat", "cat"], ["cat", "cat "]):
         with pytest.raises(ClassListError, match=r"'cat ?' are the same to the text tower"):
-            model.set_classes(names)
+            model.for_classes(names).class_features()
 
 
 def test_prompts_that_do_not_fit(model):
     fits = "word " * 74 + "end"
-    model.set_classes([fits], "{}")  # start + 75 words + end = 77
+    model.for_classes([fits], "{}").class_features()  # start + 75 words + end = 77
     with pytest.raises(
         ClassListError, match=r"1 prompt.* do not fit the text tower's 77 tokens.*shorten the class name"
     ):
-        model.set_classes(["cat", f"{fits} word"], "{}")
-    assert model.classes.names == (fits,)  # the refused list changed nothing
+        model.for_classes(["cat", f"{fits} word"], "{}").class_features()
 
 
-def test_no_classes_yet(clip, roles, images):
-    import dear
+@pytest.mark.parametrize("name", dear.list_methods())
+def test_no_classes_yet(clip, images, name):
+    with pytest.raises(ClassListError, match="No classes are set: use model.for_classes"):
+        build(name, clip)(images)
 
-    for method in (dear.DeAR(clip, roles), dear.ZeroShot(clip)):
-        with pytest.raises(ClassListError, match="No classes are set"):
-            method(images)
+
+def test_a_part_knows_its_whole_and_who_was_trained_on():
+    whole = class_list(["a", "b", "c", "d"], "my {}", dataset="letters").among(["c", "x", "a"])
+    assert whole.seen == (2, -1, 0, -1)
+    part = whole.part(slice(1, 3))
+    assert (part.names, part.seen, part.template, part.dataset) == (("b", "c"), (-1, 0), "my {}", "letters")
+    assert part.whole is whole
+    assert part.prompts("{}!") == ["b!", "c!"]

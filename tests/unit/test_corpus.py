@@ -3,7 +3,6 @@
 import hashlib
 import re
 from dataclasses import FrozenInstanceError
-from pathlib import Path
 
 import pytest
 
@@ -165,10 +164,10 @@ def test_folder_is_no_pool(tmp_path):
 
 
 def test_unreadable_file(tmp_path, monkeypatch):
-    def refuse(path):
+    def refuse(path, **limits):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr("dear.roles.corpus.read_regular", refuse)
     assert "cannot be read (Permission denied)" in refusal(write(tmp_path, b"A cat\nA dog\n"))
 
 

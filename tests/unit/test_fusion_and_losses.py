@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from dear.methods.dear.losses import dear_loss
-from dear.methods.dear.tokens import carry
 
+import dear
+from dear.methods.base import Batch
 from dear.methods.dear.fusion import fuse, initial_scalars
 
 
@@ -20,25 +20,23 @@ def test_fuse():
     assert fuse(cls, attr, torch.tensor([0.5, 0.3, 0.2])).tolist() == [pytest.approx([3.5, 21.0])]
 
 
-def test_carry():
-    assert carry(torch.tensor(1.0), torch.tensor(11.0), 0.9).item() == pytest.approx(2.0)
+def test_carry(clip, roles):
+    method = dear.DeAR(clip, roles, beta=0.9).method
+    assert method._carry(torch.tensor(1.0), torch.tensor(11.0)).item() == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(("form", "value"), [("neg_log", math.log(4)), ("one_minus", 0.75)])
-def test_loss_terms(form, value):
+def test_loss_terms(clip, roles, form, value):
     east, north = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
-    terms = dear_loss(
-        logits_BC=torch.tensor([[0.0, 0.0]]),
-        labels_B=torch.tensor([1]),
-        cls_features_BE=east,
-        frozen_cls_features_BE=north,
-        class_features_CE=torch.cat([east, north]),
-        frozen_class_features_CE=torch.cat([east, east]),
-        alpha_cls=torch.tensor(0.25),
-        lambda_reg=2.0,
-        lambda_fusion=0.5,
-        fusion_form=form,
+    out = dear.Output(
+        {"fusion": torch.tensor([[0.0, 0.0]])},
+        features={"cls": east},
+        weights={"cls": torch.tensor(0.25)},
+        classes=torch.cat([east, north]),
+        rest={"plain_image": north, "plain_classes": torch.cat([east, east])},
     )
+    method = dear.DeAR(clip, roles, lambda_reg=2.0, lambda_fusion=0.5, fusion_loss=form).method
+    terms = method.loss(out, Batch(torch.tensor([1])))
     expected = {"ce": math.log(2), "reg_image": 1.0, "reg_text": 0.5, "fusion": value}
     expected["total"] = expected["ce"] + 2 * 1.5 + 0.5 * value
-    assert terms.scalars() == pytest.approx(expected)
+    assert {name: float(term) for name, term in terms.items()} == pytest.approx(expected)

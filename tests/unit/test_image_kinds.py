@@ -11,8 +11,9 @@ import dear
 from dear.data.images import as_rgb, folder_images, open_image
 from dear.datasets import open_dataset
 from dear.errors import DataError, ImageError
-from dear.evaluation.evaluate import evaluate
-from dear.predict import Prediction, try_predict
+from dear.evaluation.evaluate import evaluate_items
+from dear.predict import Prediction, stream
+from helpers import build
 from kinds import BAD, GOOD, SIZE, gradient, photo, write_all
 
 REASONS = {
@@ -104,7 +105,7 @@ def test_permission(tmp_path, monkeypatch):
         def refuse(*_):
             raise PermissionError(errno.EACCES, "Permission denied")
 
-        monkeypatch.setattr("builtins.open", refuse)
+        monkeypatch.setattr("dear.files.os.open", refuse)
     with pytest.raises(ImageError, match="reading it is not permitted; change its permissions"):
         open_image(path)
 
@@ -128,7 +129,7 @@ def test_training_skips_and_counts(mixed, clip, tmp_path):
     met = []
     data = open_dataset(mixed)
     assert len(data.train) == len(GOOD) + len(UNREADABLE) + 1
-    settings = dear.TrainSettings(epochs=2, batch=5)
+    settings = dear.TrainSettings(epochs=2, batch_size=5)
     dear.fit(data, clip, mask="all_mixed", shots=16, train=settings, workers=1, on_step=met.append)
     assert met[-1]["skipped"] == 2 * len(UNREADABLE)
     named = {problem.split(" cannot be read")[0].rsplit("/", 1)[-1] for one in met for problem in one["problems"]}
@@ -139,24 +140,22 @@ def test_training_skips_and_counts(mixed, clip, tmp_path):
 @pytest.mark.parametrize("cached", [False, True])
 def test_evaluation_counts_as_wrong_and_names(mixed, clip, tmp_path, cached):
     data = open_dataset(mixed)
-    model = dear.ZeroShot(clip)
-    model.set_classes(data.class_names)
-    found = evaluate(model, data, data.train, cache=tmp_path / "cache" if cached else None, batch=4)
+    model = build("zero_shot", clip, data.class_names)
+    found = evaluate_items(model, data, data.train, cache=tmp_path / "cache" if cached else None, batch_size=4)
     names = {data.train[index].id.rsplit("/", 1)[-1] for index in found.problems}
     assert names == UNREADABLE
     assert found.scores.unreadable == len(UNREADABLE)
     assert found.scores.images == len(data.train)
     assert all(found.picks[index] == -1 for index in found.problems)
     right = sum(int(found.picks[i]) == item.label for i, item in enumerate(data.train))
-    assert found.scores.fusion == pytest.approx(100 * right / len(data.train))
+    assert found.scores.accuracy["logits"] == pytest.approx(100 * right / len(data.train))
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_prediction_goes_on(mixed, clip):
-    model = dear.ZeroShot(clip)
-    model.set_classes(["fine", "mixed"])
+    model = build("zero_shot", clip, ["fine", "mixed"])
     paths = sorted(mixed.rglob("*.*"))
-    found = dict(zip(paths, try_predict(model, paths, batch=3), strict=True))
+    found = dict(zip(paths, stream(model, paths, batch_size=3), strict=True))
     good = {path.name for path, one in found.items() if isinstance(one, Prediction)}
     assert good == {*GOOD, "a.jpg"}
     assert all(str(path) in str(one) for path, one in found.items() if isinstance(one, ImageError))
@@ -166,7 +165,7 @@ def test_only_bad_images_stop_the_training(clip, tmp_path):
     for name in ("a", "b"):
         write_all(tmp_path / "data" / name, {"empty.jpg": BAD["empty.jpg"]})
     with pytest.raises(DataError, match=r"None of the 2 training images can be read; the last: .*empty.jpg"):
-        dear.fit(tmp_path / "data", clip, mask="all_mixed", train=dear.TrainSettings(epochs=1, batch=1))
+        dear.fit(tmp_path / "data", clip, mask="all_mixed", train=dear.TrainSettings(epochs=1, batch_size=1))
 
 
 def test_folder_images_leaves_hidden_files_and_folders(mixed):

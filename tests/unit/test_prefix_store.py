@@ -11,9 +11,11 @@ import pytest
 import torch
 
 import dear
-from dear.engine import prefix_store
+from dear.engine import store as prefix_store
 from dear.engine.store import RECORD, PrefixStore, prefix_key
-from dear.errors import CacheError, DearError
+from dear.engine.states import Stores
+from dear.errors import CacheError, ConfigError, DearError
+from helpers import build
 
 SHAPE = (5, 4)
 ABOUT = {"prefix": "vision state before layer 3", "transform": "evaluation"}
@@ -310,13 +312,22 @@ def test_the_key_tells_backbones_places_and_views_apart(tiny_clips, tiny_folders
     assert PrefixStore.open(tmp_path, prefix_key(clip, "image features", "evaluation"), (24,)).folder in folders
 
 
-@pytest.mark.parametrize("name", ["dear", "zero_shot"])
-def test_a_methods_prefix_goes_through_the_store(model, images, tmp_path, name):
-    method = model if name == "dear" else dear.ZeroShot(model.clip)
-    method.set_classes(["cat", "dog"])
+@pytest.mark.parametrize("name", dear.list_methods())
+def test_a_methods_quantities_go_through_the_stores(clip, images, tmp_path, name):
+    model = build(name, clip, ["cat", "dog"])
     with torch.no_grad():
-        prefix = method.image_prefix(images)
-        with PrefixStore.open(tmp_path, prefix_key(model.clip, name, "evaluation"), tuple(prefix.shape[1:])) as store:
-            kept = store.fetch(["a", "b", "c"], lambda positions: prefix[positions])
-        assert torch.equal(method.from_prefix(kept).logits, method.from_prefix(prefix.half().float()).logits)
-        assert torch.allclose(method.from_prefix(kept).logits, method.from_prefix(prefix).logits, atol=0.1)
+        states = model.states(images)
+        with Stores(tmp_path, clip, model.names(), "evaluation") as stores:
+            assert "a" not in stores
+            stores.put(["a", "b", "c"], states)
+            assert "a" in stores
+            rows = [stores.fetch(key, lambda: pytest.fail("computed again")) for key in "abc"]
+        kept = {name: torch.cat([row[name] for row in rows]) for name in states}
+        rounded = {name: value.half().float() for name, value in states.items()}
+        assert torch.equal(model(given=kept).logits, model(given=rounded).logits)
+        assert torch.allclose(model(given=kept).logits, model(given=states).logits, atol=0.1)
+
+
+def test_a_companions_quantity_is_not_stored(clip, tmp_path):
+    with pytest.raises(ConfigError, match=r"teacher:image cannot be kept in a cache: train without --cached-views\."):
+        Stores(tmp_path, clip, ["feature", "teacher:image"], "evaluation")

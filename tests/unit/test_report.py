@@ -4,12 +4,11 @@ import re
 
 import pytest
 import torch
-from dear.reports.run_report import run_report
 
 from dear.data.splits import few_shot
 from dear.datasets import open_dataset
-from dear.engine.fit import make_job
-from dear.engine.run import describe
+from dear.engine.job import describe, make_job
+from dear.evaluation.tested import TestData
 from dear.reports.charts import line_chart, round_step, spread_places, tick_labels
 from dear.reports.colors import ATTRIBUTES, ROLES, UNKNOWN, contrast, heat_fill, ink_on
 from dear.reports.run_data import confusion, evaluate_halves, run_page, score_rows
@@ -27,12 +26,13 @@ def small_world():
 
 @pytest.mark.parametrize("half", ["base", "all"])
 def test_everything_is_on_the_page(clip, roles, small_world, half):
-    job = make_job(small_world, shots=1, seed=1, half=half, choices={"roles": roles})
+    job = make_job(small_world, shots=1, seed=1, half=half, config={"roles": roles})
     model = job.build(clip)
-    drawn = few_shot(small_world.train, 1, 1)
-    halves = evaluate_halves(model, small_world, describe(job, model), drawn)
-    metrics = [{"step": i, "total": 2.0 / i, "ce": 1.0 / i, "alpha_0": 0.7, "alpha_1": 0.1} for i in (1, 2, 3)]
-    html = run_report(model, small_world, describe(job, model), metrics, halves)
+    told = describe(job, model)
+    data = TestData(small_world, few_shot(small_world.train, 1, 1), told)
+    halves = evaluate_halves(model, data)
+    metrics = [{"step": i, "total": 2.0 / i, "ce": 1.0 / i, "weight_cls": 0.7, "weight_color": 0.1} for i in (1, 2, 3)]
+    html = run_html(run_page(model, data, told, metrics, halves))
     titles = re.findall(r"<h2>(.*?)</h2>", html)
     assert titles == [
         "Scores",
@@ -45,10 +45,9 @@ def test_everything_is_on_the_page(clip, roles, small_world, half):
         "Settings",
     ]
     assert not re.search(r'(src|href)="(?!data:|#)', html)
-    rows = score_rows(halves, "dear")
+    rows = score_rows(halves, model)
     assert [len(row) for row in rows] == [4 if half == "base" else 2] * 4
-    assert html == run_html(run_page(model, small_world, describe(job, model), metrics, halves))
-    assert html == run_report(model, small_world, describe(job, model), metrics, halves)
+    assert html == run_html(run_page(model, data, told, metrics, halves))
 
 
 def test_confusion_counts_unreadable_images_as_nothing():

@@ -6,10 +6,11 @@ import pytest
 import torch
 from PIL import Image
 
+import dear
 from dear.errors import ConfigError, DataError
 from dear.files import write_atomic
 from dear.reports.sheet import write_sheet
-from dear.retrieval.index import Hit, nearest, read_index, search, update_index
+from dear.retrieval.index import Hit, find, nearest, read_index, search, update_index
 from helpers import move_parameters
 
 
@@ -88,16 +89,35 @@ def test_stopped_between_its_files_an_index_is_still_whole(model, photos, tmp_pa
 
 def test_a_text_may_have_a_full_stop(model, photos, tmp_path):
     index, _ = update_index(model, photos, tmp_path / "index")
-    assert len(search(model, index, "a photo of Mr. Cat.", count=2)) == 2
+    assert len(find(model, index, "a photo of Mr. Cat.", top_k=2)) == 2
 
 
 def test_an_image_finds_itself_by_every_feature(model, photos, tmp_path):
     index, _ = update_index(model, photos, tmp_path / "index")
     for kind in index.kinds:
-        hits = search(model, index, photos / "1" / "3.png", attribute=kind, count=2)
+        hits = find(model, index, photos / "1" / "3.png", by=kind, top_k=2)
         assert hits[0].path == photos.resolve() / "1" / "3.png"
         assert hits[0].score == pytest.approx(1, abs=1e-3)
-    assert len(search(model, index, "a red thing", attribute="color", count=4)) == 4
+    assert len(find(model, index, "a red thing", by="color", top_k=4)) == 4
+
+
+def test_search_is_one_call(model, photos, tmp_path):
+    folder = model.save_pretrained(tmp_path / "run")
+    index, _ = update_index(model, photos, folder / "index")
+    expected = find(model, index, photos / "1" / "3.png", by="shape", top_k=3)
+    for run in (dear.load(folder, model.clip), model):
+        found = search(run, photos / "1" / "3.png", index=folder / "index", by="shape", top_k=3)
+        assert [hit.path for hit in found] == [hit.path for hit in expected]
+    with pytest.raises(ConfigError, match=r"search\(model, query, index=FOLDER\)"):
+        search(model, "a star")
+
+
+def test_features_do_not_need_classes(clip, roles, photos, tmp_path):
+    model = dear.DeAR(clip, roles)
+    assert model.classes is None
+    index, _ = update_index(model, photos, tmp_path / "index")
+    named = update_index(model.for_classes(["cat", "dog"]), photos, tmp_path / "named")[0]
+    assert torch.equal(index.features_NGE, named.features_NGE)
 
 
 def test_bad_images_are_left_out_and_named(model, photos, tmp_path):
@@ -109,13 +129,13 @@ def test_bad_images_are_left_out_and_named(model, photos, tmp_path):
 
 def test_what_cannot_be_searched_says_so(model, photos, tmp_path):
     index, _ = update_index(model, photos, tmp_path / "index")
-    with pytest.raises(ConfigError, match=r"no attribute 'colour'.*Did you mean 'color'"):
-        search(model, index, "red", attribute="colour")
+    with pytest.raises(ConfigError, match=r"no feature 'colour'.*Did you mean 'color'"):
+        find(model, index, "red", by="colour")
     with pytest.raises(ConfigError, match=r"There is no image gone\.png"):
-        search(model, index, "gone.png")
+        find(model, index, "gone.png")
     move_parameters(model)
     with pytest.raises(DataError, match="another model"):
-        search(model, index, "red")
+        find(model, index, "red")
     with pytest.raises(DataError, match="holds no index"):
         read_index(tmp_path)
     (tmp_path / "index" / "index.json").write_text("{}")

@@ -60,7 +60,7 @@ def test_load_by_path_and_by_wrong_name(roles, tmp_path):
     ):
         RoleMap.load("vit-b16")
     (tmp_path / "roles.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(errors.RoleMapError, match="is not UTF-8 text"):
+    with pytest.raises(errors.RoleMapError, match="is not a text file in UTF-8"):
         RoleMap.load(tmp_path / "roles.json")
 
 
@@ -125,7 +125,9 @@ def test_a_map_made_for_other_weights_warns(clip, roles):
 def test_roles_by_path_or_object(clip, roles, tmp_path):
     roles.save(tmp_path / "roles.json")
     assert (
-        dear.DeAR(clip, tmp_path / "roles.json").roles == dear.DeAR(clip, str(tmp_path / "roles.json")).roles == roles
+        dear.DeAR(clip, tmp_path / "roles.json").method.roles
+        == dear.DeAR(clip, str(tmp_path / "roles.json")).method.roles
+        == roles
     )
 
 
@@ -156,14 +158,12 @@ def test_malformed(roles, changes, message):
 
 
 def test_newer_format(roles):
-    with pytest.raises(
-        errors.NewerFormatError, match="role-map format 9, this version reads up to 1: upgrade dear-vlm"
-    ):
+    with pytest.raises(errors.NewerFormatError, match="has format 9, this version reads up to 1: upgrade dear-vlm"):
         RoleMap.from_json(edited(roles, format_version=9))
 
 
 def test_a_key_given_twice(roles):
-    with pytest.raises(errors.RoleMapError, match="the key 'format' appears twice"):
+    with pytest.raises(errors.RoleMapError, match="the key 'format' stands twice"):
         RoleMap.from_json(roles.to_json().replace('"format"', '"format": "x", "format"', 1))
 
 
@@ -187,7 +187,7 @@ def test_a_map_of_another_architecture_of_the_same_size():
 
 @pytest.mark.parametrize("source", [None, 3, b"x", {}, "{" * 5000])
 def test_what_is_not_a_map(clip, source):
-    with pytest.raises(errors.RoleMapError):
+    with pytest.raises((errors.RoleMapError, errors.ConfigError), match="role map"):
         dear.DeAR(clip, source)
 
 

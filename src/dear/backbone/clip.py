@@ -75,6 +75,7 @@ class FrozenClip(nn.Module):
         self.tokenizer = tokenizer
         self.vision = VisionTower(model.visual)
         self.text = TextTower(getattr(model, "text", model), tokenizer, pool=text_pool, eos_id=text_eos_id)
+        self.eval()
 
     @property
     def device(self) -> torch.device:

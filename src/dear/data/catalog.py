@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 
 from dear.config import Settings
 from dear.data.dataset import Dataset
-from dear.data.images import open_image
+from dear.data.images import LARGEST_FILE, open_image
 from dear.data.prompts import DEFAULT_TEMPLATE
 from dear.data.readers import (
     Read,
@@ -30,6 +30,7 @@ from dear.data.readers import (
     read_split_file,
 )
 from dear.errors import DataError
+from dear.files import read_regular, sha256
 
 Layout = Literal["split file", "imagenet", "imagenet folders", "imagenet numbers", "aircraft"]
 
@@ -102,4 +103,11 @@ def _dataset(name: str, read: Read, template: str, images: Path) -> Dataset:
             return "missing"
         return f"{facts.st_size} {facts.st_mtime_ns}"
 
-    return Dataset(name, read.class_names, template, read.train, read.val, read.test, open_item, fingerprint)
+    def content(item_id: str) -> str:
+        try:
+            return sha256(read_regular(images / item_id, most=LARGEST_FILE))
+        except OSError:
+            return "missing"
+
+    splits = read.train, read.val, read.test
+    return Dataset(name, read.class_names, template, *splits, open_item, fingerprint, content)

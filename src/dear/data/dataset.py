@@ -35,10 +35,21 @@ class Dataset:
     open: Callable[[str], Image.Image] = field(repr=False)
     fingerprint: Callable[[str], str] = field(repr=False, default=lambda item_id: "")
     """Tells whether an image has changed, without opening it."""
+    content: Callable[[str], str] | None = field(repr=False, default=None)
+    """Hash of an image's bytes, for results that must not outlive it; by default the fingerprint."""
     source: str = ""
     """What `open_dataset` finds it by again: its name, or the full path of its folder or list."""
     root: str | None = None
     """The folder that it lies below, where the name alone does not say it."""
+
+    def content_of(self, item_id: str) -> str:
+        """What an image is, whatever it is called and whenever it was copied."""
+        return (self.content or self.fingerprint)(item_id)
+
+    def __repr__(self) -> str:
+        """Counts instead of every item."""
+        counts = ", ".join(f"{len(self.split(split)):,} {split}" for split in SPLITS)
+        return f"Dataset({self.name}: {len(self.class_names)} classes, {counts})"
 
     def split(self, name: str) -> tuple[Item, ...]:
         """One split by name."""

@@ -99,7 +99,7 @@ def _reason(path: Path, error: Exception) -> str:
         return "reading it is not permitted; change its permissions"
     if isinstance(error, NotRegularError):
         return f"{error.strerror}; replace or remove it"
-    what = "it is empty" if path.is_file() and path.stat().st_size == 0 else "it is damaged or of no known format"
+    what = "it is empty" if path.is_file() and path.stat().st_size == 0 else "it is damaged or not an image"
     return f"{what}; replace or remove it"
 
 

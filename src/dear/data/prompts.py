@@ -23,7 +23,7 @@ class ClassList:
     descriptions: Mapping[str, tuple[str, ...]] | None = None
     """Sentences per class, if some were given."""
     seen: tuple[int, ...] | None = None
-    """Place of each class in the list that was trained on, -1 if it is not in it; None before any training."""
+    """Place of each class in the list that was trained on, -1 if it is not in it; a model's list always knows."""
     whole: ClassList | None = None
     """The list that this one is a part of."""
     at: slice = field(default_factory=lambda: slice(None))
@@ -69,6 +69,6 @@ def class_list(names: Sequence[str], template: str, *, dataset: str | None = Non
 
 def _is_wording(text: object) -> bool:
     """Whether something is text that a tokenizer can read as words."""
-    if not isinstance(text, str) or not text.strip() or any(token in text for token in SPECIAL_TOKENS):
+    if not isinstance(text, str) or not text.strip() or any(token in text.lower() for token in SPECIAL_TOKENS):
         return False
     return all(not 0xD800 <= ord(letter) < 0xE000 for letter in text)

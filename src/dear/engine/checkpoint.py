@@ -44,15 +44,17 @@ def write_checkpoint(
     optimiser: torch.optim.Optimizer,
     progress: Progress,
     average: Mapping[str, Tensor] | None = None,
+    *,
+    owner: str = "",
 ) -> None:
-    """Write the method's state, the optimiser's and the progress."""
+    """Write the method's state, the optimiser's and the progress; `owner` is the fingerprint of the run."""
     tensors = {f"method/{name}": _plain(tensor) for name, tensor in method.state_dict().items()}
     for name, parameter in method.trained.items():
         for key, value in optimiser.state.get(parameter, {}).items():
             if value is not None:
                 tensors[f"optimiser/{name}/{key}"] = _plain(torch.as_tensor(value))
     tensors |= {f"average/{name}": _plain(tensor) for name, tensor in (average or {}).items()}
-    told = json.dumps({"step": progress.step, "skipped": progress.skipped, "scaler": progress.scaler})
+    told = json.dumps({"step": progress.step, "skipped": progress.skipped, "scaler": progress.scaler, "owner": owner})
     metadata = {"format": FORMAT, "progress": told, "sha256": _hash(FORMAT, tensors, told)}
     try:
         write_atomic(path, save(tensors, metadata=metadata))
@@ -63,21 +65,28 @@ def write_checkpoint(
         ) from error
 
 
-def read_checkpoint(path: Path, method: Method, optimiser: torch.optim.Optimizer) -> tuple[Progress, dict[str, Tensor]]:
+def read_checkpoint(
+    path: Path, method: Method, optimiser: torch.optim.Optimizer, *, owner: str = ""
+) -> tuple[Progress, dict[str, Tensor]]:
     """Put a checkpoint's content into method and optimiser; returns the progress and the running average."""
     damaged = CheckpointError(f"{path} is damaged or not a checkpoint of this method: start over with --overwrite.")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        progress = Progress(**json.loads(metadata["progress"]))
-        form = metadata["format"]
+        told = json.loads(metadata["progress"])
+        written_by = told.pop("owner", "")
+        progress, form = Progress(**told), metadata["format"]
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror or error}): check the disk.") from error
     except Exception as error:
         raise damaged from error
     if form not in (FORMAT, OLD_FORMAT) or metadata.get("sha256") != _hash(form, tensors, metadata["progress"]):
         raise damaged
+    if owner and written_by and owner != written_by:
+        raise CheckpointError(
+            f"{path} belongs to another run, with other settings or images: start over with --overwrite."
+        )
     named = tensors if form == FORMAT else _renamed(tensors)
     try:
         restore(method, _below("method/", named))

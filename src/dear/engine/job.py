@@ -106,6 +106,7 @@ def describe(job: Job, model: Model) -> dict[str, Any]:
         "classes": list(job.class_names),
         "shots": job.shots,
         "items_sha256": sha256(json.dumps([list(item) for item in job.items]).encode()),
+        "images_sha256": sha256("\n".join(job.dataset.content_of(item.id) for item in job.items).encode()),
         "seed": job.seed,
         "method": job.method,
         "settings": method.config.model_dump(mode="json"),
@@ -122,10 +123,14 @@ def describe(job: Job, model: Model) -> dict[str, Any]:
     }
 
 
-def fingerprint(description: Mapping[str, Any]) -> str:
-    """Hash of a description; a backbone counts by its weights, not by the name it was asked for."""
+def fingerprint(description: Mapping[str, Any], *, images: bool = True) -> str:
+    """Hash of a description; a backbone counts by its weights, not by the name it was asked for.
+
+    `images` leaves the content of the images out, which descriptions of format 1 do not know.
+    """
     backbone = {key: description["backbone"][key] for key in ("precision", "weights_sha256")}
-    counted = {name: value for name, value in description.items() if name != "recipe"}
+    left_out = {"recipe"} if images else {"recipe", "images_sha256"}
+    counted = {name: value for name, value in description.items() if name not in left_out}
     return sha256(json.dumps({**counted, "backbone": backbone}, sort_keys=True).encode())
 
 

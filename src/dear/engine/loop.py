@@ -36,6 +36,7 @@ def train(
     shots: int = 0,
     seed: int = 0,
     checkpoint: Path | None = None,
+    owner: str = "",
     resume: bool = False,
     checkpoint_every: int = 50,
     on_step: Callable[[Metrics], None] | None = None,
@@ -54,11 +55,13 @@ def train(
     precision = resolve_precision(settings.precision, model.clip.device)
     scaler = torch.amp.GradScaler(model.clip.device.type, 2.0**12, enabled=precision == "fp16")  # of a sum of losses
     resuming = checkpoint is not None and resume
-    progress, sums = read_checkpoint(checkpoint, method, optimiser) if checkpoint and resuming else (Progress(), {})
+    progress, sums = (
+        read_checkpoint(checkpoint, method, optimiser, owner=owner) if checkpoint and resuming else (Progress(), {})
+    )
     if progress.scaler:
         scaler.load_state_dict(dict(progress.scaler))
     weights = epoch_weights(recipe, -(-last // feed.steps_per_epoch))
-    average, clock = Average(weights, sums) if weights else None, time.perf_counter()
+    average, clock, lost = Average(weights, sums) if weights else None, time.perf_counter(), 0
     for images in feed.batches(progress.step, last):
         step, epoch = progress.step + 1, progress.step // feed.steps_per_epoch
         for group in optimiser.param_groups:
@@ -76,10 +79,12 @@ def train(
         _stop_if_not_finite(met.terms, step)
         if met.rows:
             grads = _mean_gradients(share.grads, met, method, ranks, step, overflow_is_fine=scaler.is_enabled())
-            _update(method, optimiser, scaler, grads, recipe.clip_norm, share)
+            _update(method, optimiser, scaler, grads, recipe.clip_norm, share, step)
         progress = Progress(step, progress.skipped + len(met.problems), scaler.state_dict() or None)
-        if step == feed.steps_per_epoch and progress.skipped == feed.count:
-            raise DataError(f"None of the {feed.count} training images can be read; the last: {met.problems[-1]}")
+        lost += len(met.problems)
+        if step % feed.steps_per_epoch == 0:
+            _stop_if_data_is_gone(lost, feed.count, epoch, met.problems)
+            lost = 0
         if average is not None and (step % feed.steps_per_epoch == 0 or step == last):
             average.add(epoch, method.state_dict())
         if not ranks.is_first:
@@ -90,10 +95,19 @@ def train(
             facts = {"step": step, "steps": last, "epoch": epoch + 1, "lr": lr, "skipped": progress.skipped}
             on_step({**facts, **met.terms, "images_per_second": speed, "problems": met.problems})
         if checkpoint and (step % checkpoint_every == 0 or step % feed.steps_per_epoch == 0 or step == last):
-            write_checkpoint(checkpoint, method, optimiser, progress, average.sums if average else None)
+            write_checkpoint(checkpoint, method, optimiser, progress, average.sums if average else None, owner=owner)
     if average is not None:
         restore(method, average.sums)
     return progress
+
+
+def _stop_if_data_is_gone(lost: int, count: int, epoch: int, problems: Sequence[str]) -> None:
+    """Bad images are skipped, but a training whose images have vanished must not end as a finished one."""
+    if lost >= count:
+        raise DataError(
+            f"None of the {count} training images could be read in epoch {epoch + 1}; the last: {problems[-1]} "
+            f"Put the images back and resume with --resume."
+        )
 
 
 def check_whole_batch(method: Method, micro_batch: int | None, processes: int) -> None:
@@ -163,6 +177,7 @@ def _update(
     grads: Grads,
     clip_norm: float | None,
     share: Share,
+    step: int,
 ) -> None:
     """One update; a parameter without gradient is left alone."""
     if not grads:
@@ -175,6 +190,11 @@ def _update(
         nn.utils.clip_grad_norm_(list(method.trained.values()), clip_norm)
     scaler.step(optimiser)
     scaler.update()
+    if broken := [name for name, tensor in method.named_parameters() if not bool(tensor.isfinite().all())]:
+        raise TrainingError(
+            f"The update of step {step} made {broken[0]} infinite, so the training stops: lower the learning rate; the "
+            f"last checkpoint is whole."
+        )
     if share.out is not None and method.overrides("after_step"):
         method.after_step(share.out)
 

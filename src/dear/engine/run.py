@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dear import documents
-from dear.artefact import CARD, MANIFEST, TENSORS
+from dear.artefact import MANIFEST, TENSORS, read_manifest
 from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import PLAIN
 from dear.data.dataset import Item
@@ -23,11 +24,14 @@ from dear.engine.old_runs import from_format_1
 from dear.engine.ranks import Ranks, join
 from dear.engine.states import cached_views, drawn_images, held_images
 from dear.errors import ArtefactError, ConfigError, DataError, DearError, TrainingError
-from dear.files import prepare_folder, write_atomic
+from dear.files import sync_folder, write_atomic
+from dear.folders import LOCK, MARKER, check_ours, held, remove_leftovers, remove_ours
 from dear.methods.base import Draw
 from dear.model import Model
 
 RUN, SHOTS, METRICS, CHECKPOINT = "run.json", "shots.json", "metrics.jsonl", "checkpoint.safetensors"
+NEXT = ".next"
+"""Where a run is made that will replace the one that is there."""
 OURS = (MANIFEST, TENSORS, CHECKPOINT, METRICS, SHOTS, RUN)
 """What starting again removes, in this order: what is left by a kill in between still says what it belongs to."""
 FORMAT, FORMAT_VERSION = "dear-run", 2
@@ -53,24 +57,72 @@ def run_job(
         raise ConfigError("Cached views need a folder: give cache=FOLDER or --cache FOLDER.")
     model, ranks = job.build(clip), join(clip.device)
     check_whole_batch(model.method, job.train.micro_batch, ranks.world)
-    if folder is not None and ranks.is_first:
-        _begin(folder, job, model, resume=resume, overwrite=overwrite)
-    ranks.wait()
-    checkpoint = folder / CHECKPOINT if folder else None
-    resuming = resume and checkpoint is not None and checkpoint.is_file()
-    items, held = job.held() if model.method.needs.held_out else (job.items, ())
+    how: dict[str, Any] = {"cache": cache, "workers": workers, "on_step": on_step, "on_cache": on_cache}
+    if folder is None:
+        return model, _to_its_end(job, model, None, ranks, resuming=False, **how)
+    with held(folder, "run") if ranks.is_first else nullcontext():
+        if ranks.is_first:
+            _finish_moving(folder)
+        ranks.wait()
+        work = folder / NEXT if _works_beside(folder, resume=resume, overwrite=overwrite) else folder
+        if ranks.is_first:
+            _begin(work, job, model, folder, resume=resume, overwrite=overwrite)
+        ranks.wait()
+        resuming = resume and (work / CHECKPOINT).is_file()
+        progress = _to_its_end(job, model, work, ranks, resuming=resuming, **how)
+        if ranks.is_first:
+            with _one_sentence(folder):
+                model.save_pretrained(work, overwrite=True)
+                _put_in_place(work, folder)
+        ranks.wait()
+    return model, progress
+
+
+def _works_beside(folder: Path, *, resume: bool, overwrite: bool) -> bool:
+    """Whether a run is made beside the one that is there, which stays whole until its successor is."""
+    begun = (folder / NEXT / RUN).is_file()
+    return begun if resume else overwrite and (folder / RUN).is_file()
+
+
+def _finish_moving(folder: Path) -> None:
+    """Finish what a killed process began: a run beside the old one that bears a manifest is whole."""
+    work = folder / NEXT
+    if (work / MANIFEST).is_file():
+        _put_in_place(work, folder)
+    elif work.is_dir() and not (work / RUN).is_file():
+        shutil.rmtree(work)
+
+
+def _put_in_place(work: Path, folder: Path) -> None:
+    """Move a whole run to where the old one was; the manifest, which vouches for the rest, comes last."""
+    if work == folder:
+        return
+    replaced = set(OURS)
+    with suppress(ArtefactError):
+        replaced |= set(read_manifest(folder).files)
+    new = sorted((path for path in work.iterdir() if path.is_file()), key=lambda path: path.name == MANIFEST)
+    for path in new:
+        if path.name not in (MARKER, LOCK):
+            path.replace(folder / path.name)
+    for name in replaced - {path.name for path in new}:
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(work)
+    sync_folder(folder)
+
+
+def _to_its_end(
+    job: Job, model: Model, folder: Path | None, ranks: Ranks, *, resuming: bool, workers: int, **how: Any
+) -> Progress:
+    """Everything between an untrained model and a finished one: begin, steps, finish."""
+    items, kept_back = job.held() if model.method.needs.held_out else (job.items, ())
     draw = _draw(job, model, items, workers)
     if draw is not None and not resuming:
-        model.method.begin(clip, draw)
-    progress = _train(job, model, items, folder, ranks, resuming, cache, workers, on_step, on_cache)
+        model.method.begin(model.clip, draw)
+    progress = _train(job, model, items, folder, ranks, resuming, workers=workers, **how)
     if draw is not None:
-        held_draw = held_images(model, job.dataset, held, seed=job.seed, workers=workers)
-        model.method.finish(clip, draw, held_draw)
-    if folder is not None and ranks.is_first:
-        with _one_sentence(folder):
-            model.save_pretrained(folder, overwrite=True)
-    ranks.wait()
-    return model, progress
+        chosen_on = held_images(model, job.dataset, kept_back, seed=job.seed, workers=workers)
+        model.method.finish(model.clip, draw, chosen_on)
+    return progress
 
 
 def _draw(job: Job, model: Model, items: Sequence[Item], workers: int) -> Draw | None:
@@ -87,6 +139,7 @@ def _train(
     folder: Path | None,
     ranks: Ranks,
     resuming: bool,
+    *,
     cache: Path | None,
     workers: int,
     on_step: Callable[[Metrics], None] | None,
@@ -137,27 +190,26 @@ def _train(
         shots=job.shots,
         seed=job.seed,
         checkpoint=folder / CHECKPOINT if folder else None,
+        owner=fingerprint(describe(job, model)),
         resume=resuming,
         on_step=tell,
     )
 
 
-def _begin(folder: Path, job: Job, model: Model, *, resume: bool, overwrite: bool) -> None:
-    """Make the folder and write down what is being done, or see that it is the same as before."""
+def _begin(work: Path, job: Job, model: Model, folder: Path, *, resume: bool, overwrite: bool) -> None:
+    """Write down what is being done, or see that it is the same as before."""
     description = describe(job, model)
     with _one_sentence(folder):
-        prepare_folder(folder, OURS, resume=resume, overwrite=overwrite)
-        for name in (*OURS, CARD, *model.method.files):
-            for left_by_a_kill in folder.glob(f".{name}.*"):
-                left_by_a_kill.unlink(missing_ok=True)
-        if resume and (folder / RUN).is_file():
-            _check_same(folder, description)
+        check_ours(folder, "run", resume=resume, overwrite=overwrite)
+        if work != folder and not resume and work.exists():
+            shutil.rmtree(work)
+        work.mkdir(exist_ok=True)
+        remove_leftovers(work)
+        if resume and (work / RUN).is_file():
+            _check_same(work, description)
             return
-        if resume and (others := [path.name for path in folder.iterdir() if path.name != SHOTS]):
-            raise ConfigError(
-                f"{folder} holds {others[0]} but no {RUN}, so it is no run to resume: give another folder, or start "
-                f"a run in this one with --overwrite."
-            )
+        if overwrite and work == folder:
+            remove_ours(folder, OURS)
     content = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -166,19 +218,25 @@ def _begin(folder: Path, job: Job, model: Model, *, resume: bool, overwrite: boo
         "source": {"data": job.dataset.source, "root": job.dataset.root},
         "versions": versions(),
     }
-    with _one_sentence(folder / SHOTS):
-        write_atomic(folder / SHOTS, shots_to_json(job.dataset, job.items, shots=job.shots, seed=job.seed).encode())
-    with _one_sentence(folder / RUN):
-        write_atomic(folder / RUN, documents.to_json(content))
+    with _one_sentence(work / SHOTS):
+        write_atomic(work / SHOTS, shots_to_json(job.dataset, job.items, shots=job.shots, seed=job.seed).encode())
+    with _one_sentence(work / RUN):
+        write_atomic(work / RUN, documents.to_json(content))
 
 
 def _check_same(folder: Path, description: Mapping[str, Any]) -> None:
     """Refuse to resume a run that was begun in another way."""
     before = read_run(folder)["description"]
-    if fingerprint(before) == fingerprint(description):
+    knows_images = "images_sha256" in before
+    if fingerprint(before) == fingerprint(description, images=knows_images):
         return
     old, new = _flat(before), _flat(json.loads(json.dumps(description)))
     differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    if differing == ["images_sha256"]:
+        raise ConfigError(
+            f"{folder} was begun with other training images under the same names: put those back, or start over with "
+            f"--overwrite."
+        )
     raise ConfigError(
         f"{folder} was begun with other settings ({', '.join(differing)}): resume with the same ones, "
         f"or start over with --overwrite."
@@ -233,7 +291,7 @@ def read_metrics(folder: Path, weights: Sequence[str] = ()) -> list[dict[str, An
     if not path.is_file():
         return []
     rows: list[dict[str, Any]] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in documents.read_text(path, error=DataError).splitlines():
         try:
             row = json.loads(line)
         except ValueError:

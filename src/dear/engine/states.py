@@ -25,6 +25,7 @@ from dear.engine.feed import Read, Views, view_name
 from dear.engine.ranks import Ranks
 from dear.engine.store import PrefixStore, prefix_key
 from dear.errors import ConfigError, ImageError
+from dear.files import sha256
 from dear.methods.base import Draw
 from dear.model import Model
 
@@ -91,8 +92,9 @@ class Stores:
 
 
 def row_key(dataset: Dataset, item: Item) -> str:
-    """Names an image as it is now."""
-    return f"{dataset.name} {item.id} {dataset.fingerprint(item.id)}"
+    """Names an image as it is now, wherever it lies: two folders may bear the same name and equal files."""
+    place = sha256(f"{dataset.source} {dataset.root}".encode())[:16]
+    return f"{dataset.name} {place} {item.id} {dataset.fingerprint(item.id)}"
 
 
 def evaluation_states(

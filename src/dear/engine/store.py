@@ -26,10 +26,11 @@ from torch import Tensor
 from dear.backbone.augment import AUGMENTATION_VERSION
 from dear.backbone.clip import FrozenClip
 from dear.errors import CacheError
-from dear.files import sha256, write_atomic
+from dear.files import MEGABYTE, read_regular, sha256, write_atomic
 
 FORMAT, FORMAT_VERSION = "dear-prefix-store", 1
 RECORD = "store.json"
+LARGEST_INDEX = 4096 * MEGABYTE
 LARGEST = 65504.0
 """The largest number that fp16 can hold."""
 
@@ -186,7 +187,7 @@ class PrefixStore:
 
     def _read_index(self, index: Path) -> None:
         """Note every row of a segment whose line and values are whole."""
-        *lines, _torn = index.read_bytes().split(b"\n")
+        *lines, _torn = read_regular(index, most=LARGEST_INDEX).split(b"\n")
         segment = index.with_suffix(".f16")
         try:  # after the lines, so that a segment that is being written has no line without its row
             whole_rows = segment.stat().st_size // self._row_bytes
@@ -231,7 +232,7 @@ def _write(file: BinaryIO, data: bytes) -> None:
 def _check_record(path: Path, expected: Mapping[str, Any]) -> None:
     """Refuse a store that holds something else than what is asked for."""
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_regular(path))
         form, version, shape = found["format"], int(found["version"]), list(found["row_shape"])
     except (ValueError, TypeError, KeyError):
         raise CacheError(f"{path} is damaged: remove the folder {path.parent}, it will be filled again.") from None

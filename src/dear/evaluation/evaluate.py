@@ -50,6 +50,7 @@ def evaluate_items(
     """Score a model on items whose labels are numbers of its classes; on request plain CLIP as well."""
     if not items:
         raise DataError(f"{dataset.name} has no images to test on.")
+    model = model.plain() if model.is_disabled else model
     names = model.required_classes().names
     labels = torch.tensor([item.label for item in items])
     picks = {name: torch.full((len(items),), -1) for name in dict.fromkeys(model.method.readouts.values())}

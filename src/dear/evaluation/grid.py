@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -17,6 +19,7 @@ from typing import Any
 
 import torch
 
+from dear import documents
 from dear.artefact import TENSORS
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
@@ -28,18 +31,22 @@ from dear.engine.job import Job, describe, fingerprint, make_job, versions
 from dear.engine.loop import Metrics
 from dear.engine.run import CHECKPOINT, read_run, run_job
 from dear.engine.settings import TrainSettings
-from dear.errors import DataError, DearError, OverwriteError, TrainingError
+from dear.errors import DataError, DearError, TrainingError
 from dear.evaluation.cells import Cell
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.results import Backbone, CellResult
 from dear.evaluation.tables import to_csv, to_markdown
 from dear.evaluation.tested import items_to_test
-from dear.files import prepare_folder, sha256, write_atomic
+from dear.files import sha256, write_atomic
+from dear.folders import check_ours, held, remove_ours
 from dear.loading import make_method
 from dear.methods.recipe import RecipeName
 from dear.model import Model
 
-CELLS, RUNS = "cells", "runs"
+CELLS, RUNS, OLD = "cells", "runs", ".old"
+WATCH = 0.5
+"""Seconds between looks at whether the parent lives."""
+OURS = ("table.csv", "table.md", CELLS, RUNS)
 
 
 @dataclass(frozen=True)
@@ -81,9 +88,24 @@ def run_grid(
 
     What cannot work, a missing data set or an impossible choice, is refused before anything is written or trained.
     """
+    check_ours(setting.out, "grid", resume=resume, overwrite=overwrite)
     _check_data(cells, setting)
     _check_methods(cells, setting)
-    _prepare(setting.out, resume=resume, overwrite=overwrite)
+    with held(setting.out, "grid"):
+        _prepare(setting.out, overwrite=overwrite)
+        found = _run_and_write(cells, setting, jobs, on_cell, on_step)
+        shutil.rmtree(setting.out / OLD, ignore_errors=True)
+    return found
+
+
+def _run_and_write(
+    cells: Sequence[Cell],
+    setting: Setting,
+    jobs: int,
+    on_cell: Callable[[int, CellResult], None] | None,
+    on_step: Callable[[Metrics], None] | None,
+) -> list[CellResult]:
+    """Run the cells in a folder that is held, writing tables after every one."""
     results: dict[int, CellResult] = {}
 
     def keep(index: int, result: CellResult) -> None:
@@ -116,7 +138,9 @@ def _run_all(
 
 
 def _in_processes(cells: Sequence[Cell], setting: Setting, jobs: int, threads: int) -> Iterator[tuple[int, CellResult]]:
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin_process, initargs=(threads,))
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=_begin_process, initargs=(threads, os.getpid())
+    )
     waiting = {pool.submit(run_cell, cell, setting): index for index, cell in enumerate(cells)}
     try:
         for done in as_completed(waiting):
@@ -133,19 +157,28 @@ def _in_processes(cells: Sequence[Cell], setting: Setting, jobs: int, threads: i
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin_process(threads: int) -> None:
+def _begin_process(threads: int, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(threads)
 
 
-def _prepare(out: Path, *, resume: bool, overwrite: bool) -> None:
-    ours = ("table.csv", "table.md")
-    if overwrite and (out / RUNS).is_dir() and not any((out / name).exists() for name in (*ours, CELLS)):
-        raise OverwriteError(f"{out / RUNS} is not of a grid: choose another folder for the grid.")
-    prepare_folder(out, ours, resume=resume, overwrite=overwrite)
+def _end_with(parent: int) -> None:
+    """End this process soon after the one that started it, whatever ended that."""
+    while os.getppid() == parent:
+        time.sleep(WATCH)
+    os._exit(1)
+
+
+def _prepare(out: Path, *, overwrite: bool) -> None:
+    """Make a grid's folders; starting over sets the old grid aside until the new one is whole."""
+    if overwrite:
+        remove_ours(out, (OLD,))
+        (out / OLD).mkdir()
+        for name in OURS:
+            if (out / name).exists():
+                (out / name).replace(out / OLD / name)
     for part in (CELLS, RUNS):
-        if overwrite:
-            shutil.rmtree(out / part, ignore_errors=True)
         (out / part).mkdir(exist_ok=True)
 
 
@@ -304,7 +337,7 @@ def _test(model: Model, cell: Cell, test: tuple[str, Any], setting: Setting) -> 
 def _done(path: Path, mark: str) -> CellResult | None:
     """What was found before, if it was found with the same settings."""
     try:
-        found = CellResult.from_json(path.read_text(encoding="utf-8"), where=str(path))
+        found = CellResult.from_json(documents.read_text(path, error=DataError), where=str(path))
     except (OSError, UnicodeDecodeError, DearError):
         return None
     return found if found.fingerprint == mark else None

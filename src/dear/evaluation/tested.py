@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dear import documents
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half, few_shot, labels_of, left_over, restrict, shots_from_json
 from dear.datasets import open_dataset
@@ -85,7 +86,7 @@ def data_of_run(
     dataset = replace(dataset, template=template or (about["template"] if same else dataset.template))
     drawn = list(few_shot(dataset.train, about["shots"], about["seed"])) if same and dataset.train else []
     if (run / SHOTS).is_file():
-        drawn += shots_from_json((run / SHOTS).read_text(encoding="utf-8"), where=str(run / SHOTS))
+        drawn += shots_from_json(documents.read_text(run / SHOTS, error=DataError), where=str(run / SHOTS))
     return TestData(dataset, tuple(drawn), about)
 
 

@@ -18,12 +18,13 @@ from torch import Tensor
 from dear.backbone.clip import FrozenClip
 from dear.data.dataset import Dataset
 from dear.data.images import ImageList, image_batches
-from dear.files import sha256, write_atomic
+from dear.files import read_regular, sha256, write_atomic
 from dear.model import Model
 from dear.retrieval.index import encode, feature_kinds, model_hash, nearest
 from dear.roles.ablation import Ablation, Drop, Group, Task, collect_terms, measure
 from dear.roles.rolemap import RoleMap
 from dear.roles.sources import WORLD, tasks_from
+from dear.world.render import RENDERER_VERSION
 
 NEIGHBOURS = 10
 QUERIES = 4
@@ -43,8 +44,6 @@ class Gallery:
 
 def world_gallery(count: int) -> Gallery:
     """Held-out scenes of the world with their five attributes."""
-    from dear.world.render import RENDERER_VERSION
-
     images, tasks = tasks_from(WORLD, "{}", count)
     kept = ImageList(images.names, lambda index: images.open(index).convert("RGB"))
     return Gallery(kept, tuple(tasks), f"renderer {RENDERER_VERSION}, {count} held-out scenes")
@@ -182,7 +181,7 @@ def _tuples(value: Any) -> Any:
 def _read(path: Path, mark: str) -> dict[str, Any] | None:
     """What a file holds, if it is whole and of the same measurement."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_regular(path))
         return dict(content["found"]) if content["fingerprint"] == mark else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -10,17 +10,19 @@ from typing import NamedTuple
 
 import torch
 
+from dear import documents
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.catalog import declarations
 from dear.datasets import open_dataset
 from dear.engine.settings import TrainSettings
-from dear.errors import ConfigError, DataError, DearError, OverwriteError, RoleMapError
+from dear.errors import ConfigError, DataError, DearError, RoleMapError
 from dear.evaluation.cells import Cell
-from dear.evaluation.grid import CELLS, RUNS, Setting, done_before, forget_data, run_grid
+from dear.evaluation.grid import CELLS, OLD, RUNS, Setting, done_before, forget_data, run_grid
 from dear.evaluation.results import CellResult, Protocol
 from dear.evaluation.tables import to_csv, to_markdown
-from dear.files import check_folder, prepare_folder, write_atomic
+from dear.files import write_atomic
+from dear.folders import check_ours, held, remove_ours
 from dear.loading import load
 from dear.methods.dear.method import LAST_LAYERS
 from dear.methods.dear.roles import roles_for
@@ -211,11 +213,17 @@ def run_paper(order: Order, say: Say = lambda remark: None, *, resume: bool = Tr
 
     Whatever can be refused is refused before anything is written or, with `overwrite`, removed.
     """
-    check_folder(order.out, resume=resume, overwrite=overwrite)
+    check_ours(order.out, "paper", resume=resume, overwrite=overwrite)
     clip = load_clip(order.clip, order.pretrained, order.device)
     roles = _roles(order, clip)
     missing_sets(order.sets, order.data_root)
-    _prepare(order.out, resume=resume, overwrite=overwrite)
+    with held(order.out, "paper"):
+        return _run_held(order, clip, roles, say, overwrite=overwrite)
+
+
+def _run_held(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, overwrite: bool) -> Path:
+    """Run a paper in a folder that is held."""
+    _prepare(order.out, overwrite=overwrite)
     forget_data()
     looked = survey(order, lambda order, cell: done_before(cell, order.setting(cell.protocol)))
     for name, how in looked.missing.items():
@@ -235,17 +243,19 @@ def run_paper(order: Order, say: Say = lambda remark: None, *, resume: bool = Tr
         results += _run_protocol(order, protocol, cells, looked, say)
         write_paper(order.out, found)
     write_paper(order.out, _measured(order, clip, roles, found, say))
+    shutil.rmtree(order.out / OLD, ignore_errors=True)
     return order.out / PAGE
 
 
-def _prepare(out: Path, *, resume: bool, overwrite: bool) -> None:
-    """As every output folder: not empty is refused; starting again removes a paper's parts, but no cache."""
-    others = out.is_dir() and any(out.iterdir()) and not any((out / name).exists() for name in (RESULTS, GRIDS))
-    if overwrite and others:
-        raise OverwriteError(f"{out} holds something else than a paper: choose another folder.")
-    prepare_folder(out, (PAGE, RESULTS), resume=resume, overwrite=overwrite)
-    for part in (GRIDS, MEASURES, TABLES, FIGURES) if overwrite else ():
-        shutil.rmtree(out / part, ignore_errors=True)
+def _prepare(out: Path, *, overwrite: bool) -> None:
+    """Starting over sets a paper's parts, but no cache, aside until the new one is whole."""
+    if not overwrite:
+        return
+    remove_ours(out, (OLD,))
+    (out / OLD).mkdir()
+    for name in (PAGE, RESULTS, GRIDS, MEASURES, TABLES, FIGURES):
+        if (out / name).exists():
+            (out / name).replace(out / OLD / name)
 
 
 def _run_protocol(
@@ -304,7 +314,7 @@ def _on_file(order: Order, cell: Cell) -> CellResult | None:
     """A cell's result if its file seems to be of the same setting; without loading the backbone one cannot be sure."""
     path = order.setting(cell.protocol).out / CELLS / f"{cell.slug}.json"
     try:
-        found = CellResult.from_json(path.read_text(encoding="utf-8"), where=str(path))
+        found = CellResult.from_json(documents.read_text(path, error=DataError), where=str(path))
     except (OSError, UnicodeDecodeError, DearError):
         return None
     same = found.cached_views == order.cached_views and found.epochs in (None, order.epochs)

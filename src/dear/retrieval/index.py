@@ -14,18 +14,21 @@ from typing import Any
 
 import torch
 from PIL import Image
-from safetensors import safe_open
+from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save
 from torch import Tensor
 
+from dear import documents
 from dear.data.images import SUFFIXES, ImageList, folder_images, image_batches, open_image
-from dear.errors import ConfigError, DataError, did_you_mean
-from dear.files import prepare_folder, sha256, write_atomic
+from dear.errors import ConfigError, DataError, OverwriteError, did_you_mean
+from dear.files import MEGABYTE, read_regular, sha256, write_atomic
+from dear.folders import held
 from dear.loading import load
 from dear.methods.base import Output
 from dear.model import Model
 
-FORMAT, FORMAT_VERSION = "dear-index", 1
+FORMAT, FORMAT_VERSION = "dear-index", 2
+LARGEST = 65536 * MEGABYTE
 INDEX, FEATURES = "index.json", "features-{}.safetensors"
 CLS = "cls"
 BLOCK = 65536  # images compared at once
@@ -107,14 +110,32 @@ def update_index(
     out: Path,
     *,
     workers: int = 2,
-    batch: int = 64,
+    batch_size: int = 64,
+    overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Index, int]:
     """Index a folder's images; only new and changed files are encoded. Returns the index and how many were encoded.
 
     Images that cannot be read are left out and named in `Index.problems`. If it was stopped, the next call resumes it.
     """
-    root, listed, mark = Path(folder), folder_images(folder), model_hash(model)
+    listed = folder_images(folder)
+    with held(out, "index"):
+        return _update(model, Path(folder), listed, out, workers, batch_size, overwrite, progress)
+
+
+def _update(
+    model: Model,
+    root: Path,
+    listed: ImageList,
+    out: Path,
+    workers: int,
+    batch_size: int,
+    overwrite: bool,
+    progress: Callable[[int], None] | None,
+) -> tuple[Index, int]:
+    mark = model_hash(model)
+    if not overwrite:
+        _refuse_another(out, root)
     stamps = [_stamp(root, name) for name in listed.names]
     old = _reusable(out, root, mark)
     known = {image: row for row, image in enumerate(old.images)} if old else {}
@@ -137,7 +158,7 @@ def update_index(
         )
 
     kept_at = 0
-    for part in image_batches(wanted, model.clip.preprocess_eval, size=batch, workers=workers):
+    for part in image_batches(wanted, model.clip.preprocess_eval, size=batch_size, workers=workers):
         problems += part.problems
         if part.images is not None:
             encoded = encode(model, part.images)
@@ -154,14 +175,27 @@ def update_index(
     return index, len(new) - len(problems)
 
 
+def _refuse_another(out: Path, root: Path) -> None:
+    """Refuse to replace the index of another folder."""
+    if not (out / INDEX).exists():
+        return
+    old = read_index(out)
+    if old.folder != root.resolve():
+        raise OverwriteError(f"{out} is the index of {old.folder}: give another folder, or replace it by --overwrite.")
+
+
 def read_index(out: Path) -> Index:
     """Read an index from its folder."""
     try:
-        content = json.loads((out / INDEX).read_text(encoding="utf-8"))
-        if content["format"] != FORMAT or content["format_version"] > FORMAT_VERSION:
+        content, version = documents.read(
+            out / INDEX, what="an index", form=FORMAT, newest=FORMAT_VERSION, error=DataError
+        )
+        if version > 1 and content.get(documents.SEAL) != documents.seal(content):
             raise ValueError
-        with safe_open(out / content["features"], framework="pt") as file:
-            features = file.get_tensor("features").float()
+        data = read_regular(out / Path(content["features"]).name, most=LARGEST)
+        if content["features"] != FEATURES.format(sha256(data)[:16]):
+            raise ValueError
+        features = tensors_from_bytes(data)["features"].float()
         images = tuple(IndexedImage(*row) for row in content["images"])
         if len(images) != len(features):
             raise ValueError
@@ -272,8 +306,7 @@ def _write(index: Index, out: Path) -> None:
         "features": features,
         "images": [[image.path, image.bytes, image.mtime_ns] for image in index.images],
     }
-    text = (json.dumps(content, ensure_ascii=False) + "\n").encode()
-    prepare_folder(out, (), resume=True, overwrite=False)
+    text = documents.to_json(documents.sealed(content))
     try:
         write_atomic(out / features, data)
         write_atomic(out / INDEX, text)

@@ -42,7 +42,8 @@ class ClusterSettings(Settings):
 
     centroids: Literal["prototypes", "clusters"] = "prototypes"
     """Where centroids come from; a concept that no cluster bears always takes its prototype. Wherever the truth is
-    known, prototypes name more phrases rightly (docs/roles.md): a cluster covers a part of its concept only."""
+    known, prototypes name more phrases rightly (docs/explanation/roles.md): a cluster covers only a part of its
+    concept."""
     dimensions: int = Field(default=5, ge=2)
     """UMAP's target dimensions."""
     neighbours: int = Field(default=15, ge=2)

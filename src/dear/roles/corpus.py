@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, TypedDict
 
 from dear.errors import DearError, did_you_mean
-from dear.files import sha256
+from dear.files import read_regular, sha256
 
 PHOTOGRAPHS: Final = "photographs"
 FEWEST_PHRASES: Final = 2
@@ -114,7 +114,7 @@ def _fill(group: _Group) -> list[str]:
 def _read(path: Path) -> bytes:
     try:
         if path.is_file():
-            return path.read_bytes()
+            return read_regular(path)
         neighbours = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
     except OSError as error:
         raise PoolError(f"The text pool {path} cannot be read ({error.strerror}).") from None

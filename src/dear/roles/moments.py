@@ -20,11 +20,12 @@ from safetensors.numpy import save as arrays_to_bytes
 from dear.backbone.clip import FrozenClip
 from dear.data.images import ImageList, image_batches
 from dear.errors import CorruptArtefactError, RolesError
-from dear.files import sha256, write_atomic
+from dear.files import MEGABYTE, read_regular, sha256, write_atomic
 from dear.roles.capture import contributions
 from dear.roles.textspan import Moments
 
 CHECKPOINT = "moments.safetensors"
+LARGEST = 65536 * MEGABYTE
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,21 @@ def _write(folder: Path, key: str, collected: Collected) -> None:
     arrays: dict[str, NDArray[Any]] = {}
     for i, block in enumerate(collected.blocks):
         arrays |= {f"{i}.sum": block.sum_ME, f"{i}.outer": block.outer_MEE, f"{i}.count": np.array(block.count)}
-    state = {"key": key, "position": collected.position, "problems": collected.problems}
+    state = {
+        "key": key,
+        "position": collected.position,
+        "problems": collected.problems,
+        "sha256": _hash(arrays),
+    }
     data = arrays_to_bytes(arrays, metadata={"state": json.dumps(state)})
     write_atomic(folder / CHECKPOINT, data)
+
+
+def _hash(arrays: dict[str, NDArray[Any]]) -> str:
+    parts = [
+        f"{name} {arrays[name].dtype} {arrays[name].shape} {sha256(arrays[name].tobytes())}" for name in sorted(arrays)
+    ]
+    return sha256("\n".join(parts).encode())
 
 
 def _read(folder: Path, key: str) -> Collected | None:
@@ -102,14 +115,16 @@ def _read(folder: Path, key: str) -> Collected | None:
     if not path.exists():
         return None
     try:
-        data = path.read_bytes()
+        data = read_regular(path, most=LARGEST)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         state, arrays = json.loads(header["__metadata__"]["state"]), arrays_from_bytes(data)
+        if state.get("sha256", _hash(arrays)) != _hash(arrays):
+            raise ValueError("its content does not have the hash it was written with")
     except Exception as error:
-        raise CorruptArtefactError(f"{path} is damaged: start over with --overwrite.") from error
+        raise CorruptArtefactError(f"{path} is damaged: add --overwrite to start over.") from error
     if state["key"] != key:
         raise RolesError(
-            f"{path} belongs to other images, another backbone or other layers: start over with --overwrite."
+            f"{path} belongs to other images, another backbone or other layers: add --overwrite to start over."
         )
     count = len(arrays) // 3
     blocks = (

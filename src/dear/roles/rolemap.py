@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
-from enum import Enum
+from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from dear import documents
 from dear.config import problems
 from dear.errors import NewerFormatError, RoleMapError, did_you_mean
 from dear.files import write_atomic
@@ -26,7 +28,7 @@ CORE_ATTRIBUTES = ("color", "shape", "texture", "object", "location")
 Scalar = str | int | float | bool | None
 
 
-class Role(str, Enum):
+class Role(StrEnum):
     """The four roles of a head."""
 
     CORE = "core_attribute"
@@ -94,7 +96,7 @@ class RoleMap(_Strict):
     @model_validator(mode="after")
     def _unique(self) -> RoleMap:
         places = [(head.layer, head.head) for head in self.heads]
-        if twice := sorted({place for place in places if places.count(place) > 1}):
+        if twice := sorted(place for place, times in Counter(places).items() if times > 1):
             raise ValueError(f"heads named twice: {twice}")
         if len(set(self.attributes)) != len(self.attributes):
             raise ValueError(f"attributes named twice: {list(self.attributes)}")
@@ -124,26 +126,22 @@ class RoleMap(_Strict):
                 f"({', '.join(shipped)}).{did_you_mean(str(source), shipped)}"
             )
         try:
-            return cls.from_json(path.read_text(encoding="utf-8"), where=str(path))
-        except UnicodeDecodeError:
-            raise RoleMapError(f"{path} is not a role map: it is not UTF-8 text.") from None
+            return cls.from_json(documents.read_text(path, error=RoleMapError), where=str(path))
+        except OSError as error:
+            raise RoleMapError(f"{path} cannot be read ({error.strerror}).") from None
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "the role map") -> RoleMap:
         """Parse and check a map; all problems are named at once."""
-        try:
-            data = json.loads(text, object_pairs_hook=_no_key_twice)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise RoleMapError(f"{where} is not valid JSON ({error}).") from None
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise RoleMapError(f"{where} is not a role map: its 'format' is not {FORMAT!r}.")
-        version = data.get("format_version")
-        if type(version) is not int:
-            raise RoleMapError(f"{where} is not a role map: its 'format_version' is not a number.")
-        if version > FORMAT_VERSION:
-            raise NewerFormatError(
-                f"{where} has role-map format {version}, this version reads up to {FORMAT_VERSION}: upgrade dear-vlm."
-            )
+        data, _ = documents.check(
+            documents.parse(text, where=where, what="a role map", error=RoleMapError),
+            where=where,
+            what="a role map",
+            form=FORMAT,
+            newest=FORMAT_VERSION,
+            error=RoleMapError,
+            newer=NewerFormatError,
+        )
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -239,13 +237,6 @@ def _places(places: list[tuple[int, int]]) -> str:
 def _family(model: str) -> str:
     """The architecture a name stands for, whatever its activation."""
     return model.removesuffix("-quickgelu").lower()
-
-
-def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) < len(keys):
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} appears twice")
-    return dict(pairs)
 
 
 def shipped_maps() -> list[RoleMap]:

@@ -12,6 +12,9 @@ from dear.datasets import dataset_names, open_dataset
 from dear.errors import ImageError
 from dear.roles.ablation import Task
 from dear.roles.corpus import TextPool, load_pool
+from dear.world.grammar import PROMPTS, phrase_pool, prompt
+from dear.world.samples import held_out_image, pretraining_pair, truth
+from dear.world.vocabulary import ATTRIBUTES, NAMES
 
 WORLD = "world"
 DISCOVERY_SEED = 90_001
@@ -38,9 +41,6 @@ def images_from(source: str, count: int | None = None, root: Path | None = None)
 def pool_from(source: str) -> TextPool:
     """A text pool by name ("photographs", "world") or from a file."""
     if source == WORLD:
-        from dear.world.grammar import PROMPTS, phrase_pool, prompt
-        from dear.world.vocabulary import NAMES
-
         exemplars = {a: tuple(prompt(a, name, t) for name in NAMES[a] for t in PROMPTS[a]) for a in NAMES}
         return TextPool(WORLD, tuple(phrase_pool()), exemplars=exemplars)
     return load_pool(source)
@@ -63,8 +63,6 @@ def tasks_from(source: str, template: str, count: int) -> tuple[ImageList, list[
 
 
 def _world_images(count: int) -> ImageList:
-    from dear.world.samples import pretraining_pair
-
     return ImageList(
         tuple(f"world/{index:06d}" for index in range(count)),
         lambda index: Image.fromarray(pretraining_pair(DISCOVERY_SEED, index).image),
@@ -72,10 +70,6 @@ def _world_images(count: int) -> ImageList:
 
 
 def _world_tasks(count: int) -> tuple[ImageList, list[Task]]:
-    from dear.world.grammar import PROMPTS, prompt
-    from dear.world.samples import held_out_image, truth
-    from dear.world.vocabulary import ATTRIBUTES, NAMES
-
     images = ImageList(
         tuple(f"held-out/{index:06d}" for index in range(count)),
         lambda index: Image.fromarray(held_out_image(index)[0]),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field, field_validator
 
 from dear.config import Settings
 from dear.roles.rolemap import RoleMap
@@ -16,15 +16,13 @@ MaskName = Literal["roles", "all_mixed", "all_generalization", "shuffled"]
 class DearConfig(Settings):
     """Config of DeAR. Layers are counted from 1."""
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
     first_layer: int | None = Field(default=None, ge=1)
     """First vision layer that sees new tokens (J); default: the last four layers."""
     text_first_layer: int | None = Field(default=None, ge=1)
     """First text layer that sees new tokens; default: the last four layers."""
-    tokens_per_attribute: int = Field(default=1, ge=1)
+    tokens_per_attribute: int = Field(default=1, ge=1, le=64)
     """Vision tokens for each core attribute; an attribute's feature is the mean over its tokens."""
-    text_tokens: int = Field(default=5, ge=0)
+    text_tokens: int = Field(default=5, ge=0, le=256)
     """Learnable tokens inserted between the start token and the words."""
     beta: float = Field(default=0.9, ge=0, le=1)
     """Knowledge anchoring: weight of the raw token when a token is carried to the next layer."""
@@ -35,7 +33,7 @@ class DearConfig(Settings):
     """Standard deviation of the tokens' random start."""
     projection: Literal["copy", "random", "low_rank"] = "copy"
     """Start of W_attr: a copy of CLIP's projection, random, or CLIP's frozen one plus a low-rank update."""
-    projection_rank: int = Field(default=16, ge=1)
+    projection_rank: int = Field(default=16, ge=1, le=4096)
     """Rank of the update, for projection='low_rank'."""
     alpha_cls: float = Field(default=0.7, ge=0.001, le=0.999)
     """Fusion weight of the [CLS] feature at the start; the attributes share the rest equally."""
@@ -48,7 +46,7 @@ class DearConfig(Settings):
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     """Random start; default: the run's seed."""
 
-    roles: str | Path | RoleMap | None = Field(default=None, exclude=True)
+    roles: Any = Field(default=None, exclude=True)
     """Role map: a name, a roles.json, or the folder of 'dear roles discover'; default: the one shipped for the weights.
     This and the next three decide the map that is saved with the adapter."""
     mask: MaskName = Field(default="roles", exclude=True)
@@ -57,3 +55,10 @@ class DearConfig(Settings):
     """Cut the heads' entropies anew at so many per cent."""
     attributes: int | None = Field(default=None, exclude=True)
     """Take fewer or more core attributes."""
+
+    @field_validator("roles")
+    @classmethod
+    def _is_a_map_or_names_one(cls, roles: Any) -> Any:
+        if roles is not None and not isinstance(roles, str | Path | RoleMap):
+            raise ValueError(f"a role map is a RoleMap, a path or a name, not a {type(roles).__name__}")
+        return roles

@@ -46,8 +46,11 @@ def roles_for(
 def _given(roles: RoleMap | str | Path) -> RoleMap:
     if isinstance(roles, RoleMap):
         return roles
-    folder = Path(roles)
-    return RoleMap.load(folder / "roles.json" if folder.is_dir() else roles)
+    try:
+        is_folder = Path(roles).is_dir()
+    except (OSError, ValueError):
+        is_folder = False
+    return RoleMap.load(Path(roles) / "roles.json" if is_folder else roles)
 
 
 def shipped_roles(clip: FrozenClip) -> RoleMap:

@@ -1,0 +1,179 @@
+"""Folders of ours: each bears a marker that says what it is, and one process at a time writes in it.
+
+Only what is ours by the marker is ever removed. The lock is the operating system's; its holder also leaves its host,
+process and a heartbeat in the lock file, so that a process on another machine, which may not see that lock on a shared
+disk, is refused as well, and can say by whom.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+
+from dear import documents
+from dear.errors import ConfigError, FolderBusyError, OverwriteError
+from dear.files import read_regular, write_atomic
+
+Kind = Literal["run", "grid", "paper", "index", "discovery", "cache"]
+FORMAT, FORMAT_VERSION = "dear-folder", 1
+MARKER, LOCK = "dear-folder.json", ".dear.lock"
+BEAT, STALE = 10.0, 60.0
+"""Seconds between heartbeats, and after which a holder on another machine counts as gone."""
+TEMPORARY = ".*.tmp"
+
+_WITHOUT_MARKER: dict[Kind, tuple[tuple[str, str], ...]] = {
+    "run": (("run.json", "dear-run"),),
+    "paper": (("results.json", "dear-paper"),),
+    "index": (("index.json", "dear-index"),),
+    "discovery": (("discovery.json", "dear-discovery"),),
+}
+"""Documents by which folders of before there were markers are known."""
+
+
+def kind_of(folder: Path) -> Kind | None:
+    """What a folder of ours is, by its marker or, if it is older than markers, by its main document."""
+    with suppress(OSError, ConfigError):
+        content, _ = documents.read(
+            folder / MARKER, what="a marker", form=FORMAT, newest=FORMAT_VERSION, error=ConfigError
+        )
+        kind: Kind = content["kind"]
+        return kind
+    for kind, named in _WITHOUT_MARKER.items():
+        for name, form in named:
+            with suppress(OSError, ValueError, TypeError, AttributeError):
+                if json.loads(read_regular(folder / name)).get("format") == form:
+                    return kind
+    if _is_old_grid(folder):
+        return "grid"
+    return None
+
+
+def _is_old_grid(folder: Path) -> bool:
+    with suppress(OSError, ValueError, TypeError, AttributeError, StopIteration):
+        cell = next(iter(sorted((folder / "cells").glob("*.json"))))
+        return bool(json.loads(read_regular(cell)).get("format") == "dear-cell")
+    return False
+
+
+def check_ours(folder: Path, kind: Kind, *, resume: bool, overwrite: bool) -> None:
+    """Refuse an output folder that holds something, unless it is of this kind and one says what to do with it."""
+    if resume and overwrite:
+        raise ConfigError("--resume continues and --overwrite starts over: choose one of them.")
+    if folder.exists() and not folder.is_dir():
+        raise OverwriteError(f"{folder} is a file: give a folder.")
+    if not folder.is_dir() or not _content(folder):
+        return
+    found = kind_of(folder)
+    if found == kind:
+        if not resume and not overwrite:
+            raise OverwriteError(f"{folder} holds a {kind}: add --resume to continue, or --overwrite to start over.")
+        return
+    what = f"a {found}" if found else "files that are not ours"
+    raise OverwriteError(f"{folder} holds {what} and no {kind}: choose another folder.")
+
+
+def _content(folder: Path) -> list[Path]:
+    """What a folder holds besides our marker, lock and leftovers."""
+    ours = {MARKER, LOCK}
+    return [path for path in folder.iterdir() if path.name not in ours and not path.match(TEMPORARY)]
+
+
+@contextmanager
+def held(folder: Path, kind: Kind) -> Iterator[None]:
+    """Hold a folder: no other process writes in it meanwhile. It is made and marked if need be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OverwriteError(f"The folder {folder} cannot be made ({error.strerror}).") from None
+    path = folder / LOCK
+    if path.exists() and not path.is_file():
+        raise OverwriteError(f"{path} is not a regular file: remove it.")
+    lock = FileLock(path, timeout=0, is_singleton=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise FolderBusyError(_busy(folder, kind, _holder(path))) from None
+    stop = threading.Event()
+    try:
+        _refuse_other_machine(folder, kind, path)
+        _sign(path)
+        threading.Thread(target=_beat, args=(path, stop), daemon=True).start()
+        remove_leftovers(folder)
+        if kind_of(folder) is None:
+            write_atomic(folder / MARKER, documents.to_json(_marker(kind)))
+        yield
+    finally:
+        stop.set()
+        with suppress(OSError):
+            path.write_text("")
+        lock.release()
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporary files that a killed process left; called by the holder only."""
+    for path in folder.glob(TEMPORARY):
+        if path.is_file() and not path.is_symlink():
+            path.unlink(missing_ok=True)
+
+
+def remove_ours(folder: Path, names: Iterable[str]) -> None:
+    """Remove named files and folders of a folder that bears our marker."""
+    if kind_of(folder) is None:
+        raise OverwriteError(f"{folder} is not a folder of ours, so nothing in it is removed.")
+    for name in names:
+        path = folder / name
+        if path.is_symlink() or path.is_file():
+            path.unlink(missing_ok=True)
+        elif path.is_dir():
+            shutil.rmtree(path)
+
+
+def _marker(kind: Kind) -> dict[str, Any]:
+    return {"format": FORMAT, "format_version": FORMAT_VERSION, "kind": kind}
+
+
+def _sign(path: Path) -> None:
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    path.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since}))
+
+
+def _beat(path: Path, stop: threading.Event) -> None:
+    while not stop.wait(BEAT):
+        with suppress(OSError):
+            os.utime(path)
+
+
+def _holder(path: Path) -> dict[str, Any]:
+    for _ in range(5):  # the holder may be about to sign
+        with suppress(OSError, ValueError):
+            found = json.loads(path.read_text())
+            if isinstance(found, dict):
+                return found
+        time.sleep(0.05)
+    return {}
+
+
+def _refuse_other_machine(folder: Path, kind: Kind, path: Path) -> None:
+    """Refuse a lock that a living process of another machine holds, where locks do not reach across machines."""
+    with suppress(OSError, ValueError, AttributeError):
+        found = json.loads(path.read_text())
+        elsewhere = isinstance(found, dict) and found.get("host") not in (None, socket.gethostname())
+        if elsewhere and time.time() - path.stat().st_mtime < STALE:
+            raise FolderBusyError(_busy(folder, kind, found))
+
+
+def _busy(folder: Path, kind: Kind, holder: dict[str, Any]) -> str:
+    known = {"host", "pid", "since"} <= holder.keys()
+    who = f"process {holder['pid']} on {holder['host']} since {holder['since']}" if known else "another process"
+    return f"The {kind} in {folder} is being written by {who}: wait for it, stop it, or choose another folder."

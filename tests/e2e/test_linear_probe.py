@@ -1,0 +1,85 @@
+"""The method that the docs write down, as written there, through every command: no module has heard of it."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import dear
+import dear.methods.registry as registry
+from helpers import make_photos
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "add-a-method.md"
+LONGEST = 40
+
+
+def code() -> str:
+    return next(
+        one for one in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "linear_probe.py" in one
+    )
+
+
+@pytest.fixture
+def probe(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+    path = tmp_path / "linear_probe.py"
+    path.write_text(code())
+    spec = importlib.util.spec_from_file_location("linear_probe", path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "linear_probe", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_is_short():
+    assert len(code().splitlines()) <= LONGEST
+
+
+def test_the_docs_probe_goes_through_every_command(probe, dear_, tmp_path, monkeypatch, clip):
+    for module in ("dear.loading", "dear.engine.fit", "dear.evaluation.grid", "dear.backbone.load"):
+        monkeypatch.setattr(f"{module}.load_clip", lambda *_, **__: clip)
+    monkeypatch.chdir(tmp_path)
+    photos = make_photos(tmp_path / "photos", ["red thing", "green thing", "blue thing"], 6)
+    train = (
+        "train",
+        photos,
+        "--clip",
+        "tiny",
+        "--method",
+        "linear_probe",
+        "--out",
+        "run",
+        "--shots",
+        4,
+        "--set",
+        "C=10",
+    )
+    code, stdout, stderr = dear_(*train)
+    assert (code, "linear_probe" in stdout) == (0, True), stderr
+    assert dear_(*train, "--overwrite")[0] == 0
+
+    model = dear.load("run", clip=clip)
+    assert tuple(model.method.weight.shape) == (3, clip.geometry.embed_dim)
+    again = dear.load(model.save_pretrained(tmp_path / "copy"), clip=clip)
+    image = torch.randn(2, 3, clip.geometry.image_size, clip.geometry.image_size)
+    assert torch.equal(model(image).logits, again(image).logits)
+    with model.disabled():
+        assert model(image).logits.shape == (2, 3)
+
+    code, stdout, stderr = dear_("eval", "run")
+    assert (code, "linear_probe" in stdout) == (0, True), stderr
+    accuracy = float(re.search(r"linear_probe\D+([\d.]+) %", stdout)[1])
+    assert accuracy == 100.0  # three colours
+    code, stdout, stderr = dear_("predict", "run", photos / "red thing" / "0.png", "--json")
+    assert (code, '"label": "red thing"' in stdout) == (0, True), stderr
+    code, _, stderr = dear_("predict", "run", photos / "red thing" / "0.png", "--classes", "red thing,owl")
+    assert (code, "only classes it was trained on" in stderr) == (2, True)
+    grid = ("bench", "few-shot", "--data", photos, "--clip", "tiny", "--methods", "zero_shot,linear_probe")
+    code, stdout, stderr = dear_(*grid, "--seeds", 1, "--shots", "1,4", "--out", "grid", "--no-cache")
+    assert (code, "linear_probe" in stdout) == (0, True), stderr
+    code, _, stderr = dear_("report", "run")
+    assert code == 0, stderr
+    assert "linear_probe on" in Path("run/report.html").read_text()
