@@ -71,7 +71,7 @@ def test_train_writes_a_run(dear_, place, tmp_path):
 
     code, stdout, stderr = dear_(*train(place, place / "photos", out))
     assert (code, stdout) == (2, "")
-    assert stderr == f"dear: {out} is not empty: add --resume to continue, or --overwrite to start over.\n"
+    assert stderr == f"dear: {out} holds a run: add --resume to continue, or --overwrite to start over.\n"
     for how in ("--resume", "--overwrite"):
         assert dear_(*train(place, place / "photos", out, how))[0] == 0
         assert (out / "adapter_model.safetensors").read_bytes() == adapter
@@ -137,7 +137,7 @@ def test_a_full_disk_is_one_line(dear_, place, tmp_path, monkeypatch):
     assert str(out) in stderr
     assert "No space left on device" in stderr
     assert "--resume" in stderr
-    assert not [path for path in out.iterdir() if path.name.startswith(".")]
+    assert not [path for path in out.iterdir() if path.match(".*.tmp")]
     assert dear_(*train(place, place / "photos", out, "--resume"))[0] == 0
 
 

@@ -91,15 +91,16 @@ def test_photographs_need_a_clip_that_is_named(dear_, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+FULL = {"run": ["train", "world-blooms"], "grid": ["bench", "few-shot"], "paper": ["paper", "--mini"]}
+
+
 @pytest.mark.usefixtures("_no_weights")
-@pytest.mark.parametrize(
-    "words", [["train", "world-blooms"], ["bench", "few-shot"], ["paper", "--mini"]], ids=lambda words: words[0]
-)
-def test_a_full_folder_is_refused_before_weights_are_read(dear_, tmp_path, words):
+@pytest.mark.parametrize("kind", FULL)
+def test_a_full_folder_is_refused_before_weights_are_read(dear_, tmp_path, kind):
     (tmp_path / "mine.txt").write_text("keep me")
-    code, _, err = dear_(*words, "--out", tmp_path)
+    code, _, err = dear_(*FULL[kind], "--out", tmp_path)
     assert code == 2
-    assert err == f"dear: {tmp_path} is not empty: add --resume to continue, or --overwrite to start over.\n"
+    assert err == f"dear: {tmp_path} holds files that are not ours and no {kind}: choose another folder.\n"
 
 
 def test_lists(dear_):

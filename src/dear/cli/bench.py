@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
-from dear.cli.config_files import FILE
 from dear.cli.talk import Group, say, step_bar
 
 if TYPE_CHECKING:
@@ -62,9 +61,9 @@ def _run(
 ) -> None:
     from dear.evaluation.cells import make_cells
     from dear.evaluation.grid import Setting
-    from dear.files import check_folder
+    from dear.folders import check_ours
 
-    check_folder(out, resume=resume, overwrite=overwrite)
+    check_ours(out, "grid", resume=resume, overwrite=overwrite)
     name, weights = backbone_for(data, source, clip, pretrained)
     broad = BROAD_WORLD if name == WORLD else BROAD_PHOTOGRAPHS
     if protocol in TRANSFER:
@@ -112,15 +111,10 @@ def _carry_out(cells: Sequence[Cell], setting: Setting, training: ask.Training, 
     from dear.evaluation.tables import to_markdown
 
     out = setting.out
-    if how["overwrite"]:
-        (out / FILE).unlink(missing_ok=True)
-
-    def keep_config() -> None:
-        if not (out / FILE).is_file():
-            training.write_config(out, clip=setting.clip, pretrained=setting.pretrained)
+    write_config = training.config_writer(out, clip=setting.clip, pretrained=setting.pretrained)
 
     def tell(done: int, result: CellResult) -> None:
-        keep_config()
+        write_config()
         scores = ", ".join(f"{s.data} {s.half} {result.reading(s):.1f}" for s in result.scores[:3])
         name = f"{result.method} {result.variant}".strip()
         say(f"[{done}/{len(cells)}] {name}, {result.data}, seed {result.seed}, {result.shots} shots: {scores}")
@@ -131,7 +125,7 @@ def _carry_out(cells: Sequence[Cell], setting: Setting, training: ask.Training, 
     with step_bar() as show:
 
         def on_step(metrics: dict[str, Any]) -> None:
-            keep_config()
+            write_config()
             show(metrics)
 
         results = run_grid(cells, setting, on_cell=tell, on_step=on_step, **how)

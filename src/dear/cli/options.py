@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache as once
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -90,9 +92,9 @@ class Training(NamedTuple):
     options: Mapping[str, Option] = {}
     """The command's options, by their names in a config file."""
 
-    def write_config(self, out: Path, **resolved: Any) -> None:
-        """Write the command's options as OUT/config.yaml, with what the command decided itself."""
-        write_config(out, self.options, self.given, **resolved)
+    def config_writer(self, out: Path, **resolved: Any) -> Callable[[], None]:
+        """What writes the command's options to OUT/config.yaml when it is first called, with what was decided since."""
+        return once(partial(write_config, out, self.options, self.given, **resolved))
 
     def cache_in(self, out: Path) -> Path | None:
         """The cache folder: the one named, by default one in the output folder, or None."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dear.cli import options as ask
-from dear.cli.config_files import FILE
 from dear.cli.talk import say
 from dear.errors import ConfigError
 
@@ -53,7 +52,6 @@ def paper(
     from dear.paper.run import Order, describe_plan, survey
 
     usual = ("world", None, 4) if mini else ("ViT-B-16-quickgelu", "openai", 0)
-    views = training.cached_views
     order = Order(
         out=out,
         kind="mini" if mini else "full",
@@ -65,7 +63,7 @@ def paper(
         few_shots=tuple(sorted(ask.whole_numbers(shots, "--shots", least=1))),
         recipe=training.recipe,
         train=training.settings,
-        cached_views=usual[2] if views is None else views,
+        cached_views=usual[2] if training.cached_views is None else training.cached_views,
         images=images,
         cache=training.cache_in(out) or False,
         jobs=jobs,
@@ -73,23 +71,18 @@ def paper(
         threads=training.threads,
         device=training.device,
     )
-    if plan:
-        typer.echo(describe_plan(order, survey(order)))
-    else:
-        typer.echo(_carry_out(order, training, resume=resume, overwrite=overwrite))
+    how = {"resume": resume, "overwrite": overwrite}
+    typer.echo(describe_plan(order, survey(order)) if plan else _carry_out(order, training, **how))
 
 
 def _carry_out(order: Order, training: ask.Training, *, resume: bool, overwrite: bool) -> Path:
     """Run the paper; its folder gets the options as soon as it is there."""
     from dear.paper.run import run_paper
 
-    config = order.out / FILE
+    write_config = training.config_writer(order.out, clip=order.clip, pretrained=order.pretrained)
 
     def tell(remark: str) -> None:
-        if not config.is_file():
-            training.write_config(order.out, clip=order.clip, pretrained=order.pretrained)
+        write_config()
         say(remark)
 
-    if overwrite:
-        config.unlink(missing_ok=True)
     return run_paper(order, tell, resume=resume, overwrite=overwrite)

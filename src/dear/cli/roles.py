@@ -107,7 +107,7 @@ def compare(
     first: Map,
     second: Annotated[str, typer.Argument(metavar="OTHER", help="The map to compare it with.")],
 ) -> None:
-    """Print how far two role maps of the same heads agree."""
+    """Print how closely two role maps of the same heads agree."""
     from dear.roles.compare import compare_maps
 
     typer.echo(compare_maps(_map(first), _map(second)))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
-from dear.cli.config_files import FILE
 from dear.cli.talk import progress_bar, say, step_bar
 from dear.errors import ConfigError, ImageError
 
@@ -48,7 +47,7 @@ def train(
     from dear.datasets import open_dataset
     from dear.engine.fit import clip_for
     from dear.engine.job import make_job
-    from dear.files import check_folder
+    from dear.folders import check_ours
 
     config = {**({"roles": roles} if roles else {}), **ask.parse_setting(setting)}
     job = make_job(
@@ -63,7 +62,7 @@ def train(
         cached_views=training.cached_views or 0,
     )
     name, weights = clip_for(job.dataset, clip, pretrained)
-    check_folder(out, resume=resume, overwrite=overwrite)
+    check_ours(out, "run", resume=resume, overwrite=overwrite)
     ask.use_threads(training.threads)
     backbone = load_clip(name, weights, training.device)
     how = {"resume": resume, "overwrite": overwrite, "workers": training.workers, "cache": training.cache_in(out)}
@@ -78,19 +77,18 @@ def _train(job: Job, clip: FrozenClip, out: Path, training: ask.Training, how: d
     few = [name for label, name in enumerate(job.class_names) if counts[label] < job.shots]
     if few:
         say(f"note: {len(few)} class(es) have fewer than {job.shots} images, such as {few[0]!r}: all of them are used.")
-    if how["overwrite"]:
-        (out / FILE).unlink(missing_ok=True)
+    write_config = training.config_writer(out, clip=clip.name, pretrained=clip.pretrained)
     problems: dict[str, None] = {}
     with step_bar() as show:
 
         def on_step(metrics: dict[str, Any]) -> None:
-            if not (out / FILE).is_file():
-                training.write_config(out, clip=clip.name, pretrained=clip.pretrained)
+            if not how["overwrite"]:  # the old run stays as it is until the new one is whole
+                write_config()
             problems.update(dict.fromkeys(metrics["problems"]))
             show(metrics)
 
         model, progress = run_job(job, clip, out, on_step=on_step, **how)
-    training.write_config(out, clip=clip.name, pretrained=clip.pretrained)
+    write_config()
     _tell_problems(list(problems), progress.skipped, out)
     facts = "; ".join(f"{name}: {value}" for name, value in model.method.facts().items())
     return f"{out}: {job.method} after {progress.step} steps" + (f"; {facts}" if facts else "")
@@ -109,7 +107,7 @@ def evaluate(
     run: ask.Run,
     data: Annotated[
         str | None,
-        typer.Argument(metavar="[DATA]", help="Data set to test on; by default the one that the run was made from."),
+        typer.Argument(metavar="DATA", help="Data set to test on; by default the one that the run was made from."),
     ] = None,
     half: ask.Half = "all",
     template: Annotated[
@@ -161,7 +159,7 @@ def predict(
         str | None, typer.Option(metavar="TEXT", help="Prompt around a class name; by default the run's.")
     ] = None,
     readout: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Readout of the method; by default its default one.")
+        str | None, typer.Option(metavar="NAME", help="Readout of the method; by default its first one.")
     ] = None,
     top_k: ask.TopK = 3,
     batch_size: ask.BatchSize = 32,
