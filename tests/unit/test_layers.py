@@ -175,7 +175,7 @@ def open_late():
 def test_the_check_sees_every_kind_of_import():
     found = list(imports_of("dear.data.readers", MADE_UP))
     assert [(one.room, one.late) for one in found] == [
-        ("files", "folders", False),
+        ("files", False),
         ("data", False),
         ("errors", False),
         ("engine", False),

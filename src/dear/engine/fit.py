@@ -18,7 +18,7 @@ from dear.engine.ranks import local_device
 from dear.engine.run import run_job
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError
-from dear.files import check_folder
+from dear.folders import check_ours
 from dear.methods.recipe import RecipeName
 from dear.model import Model
 
@@ -52,8 +52,7 @@ def fit(
 
     Args:
         data: a folder of class folders, a .csv or .json list, a data set's name, or an opened data set.
-        clip: a backbone's name, such as "ViT-B-16-quickgelu", or one from `dear.load_clip`; the world's data sets use
-            the world's CLIP by default.
+        clip: a backbone's name, or one from `dear.load_clip`; the world's data sets use the world's by default.
         pretrained: tag of the weights, if the name needs one ("openai").
         out: folder of the run; without it nothing is written.
         method: "dear", or any other method, see `dear.list_methods`.
@@ -80,12 +79,12 @@ def fit(
     job = make_job(dataset, shots=shots, seed=seed, half=half, cached_views=cached_views, **how)
     folder, kept = (Path(one) if one is not None else None for one in (out, cache))
     if folder is not None:
-        check_folder(folder, resume=resume, overwrite=overwrite)
+        check_ours(folder, "run", resume=resume, overwrite=overwrite)
     backbone = (
         clip if isinstance(clip, FrozenClip) else load_clip(*clip_for(dataset, clip, pretrained), local_device(device))
     )
     model, _ = run_job(
-        job, backbone, folder, resume=resume, overwrite=overwrite, cache=kept, workers=workers, on_step=on_step
+        job, clip, folder, resume=resume, overwrite=overwrite, cache=kept, workers=workers, on_step=on_step
     )
     return model
 

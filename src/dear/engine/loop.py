@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dear.engine.checkpoint import Progress, read_checkpoint, write_checkpoint
-from dear.engine.feed import Feed
+from dear.engine.feed import Feed, StepImages
 from dear.engine.gradients import Grads, Share, share_of_step
 from dear.engine.optim import Average, epoch_weights, make_optimiser, rate, total_steps
 from dear.engine.ranks import Ranks
@@ -51,54 +51,76 @@ def train(
     if not method.trained or not last:
         return Progress()
     check_whole_batch(method, settings.micro_batch, ranks.world)
-    optimiser = make_optimiser(recipe, method.trained)
-    precision = resolve_precision(settings.precision, model.clip.device)
-    scaler = torch.amp.GradScaler(model.clip.device.type, 2.0**12, enabled=precision == "fp16")  # of a sum of losses
-    resuming = checkpoint is not None and resume
-    progress, sums = (
-        read_checkpoint(checkpoint, method, optimiser, owner=owner) if checkpoint and resuming else (Progress(), {})
-    )
-    if progress.scaler:
-        scaler.load_state_dict(dict(progress.scaler))
+    doing = _Stepper(model, feed, recipe, settings, last, seed)
+    progress, sums = Progress(), dict[str, Tensor]()
+    if checkpoint is not None and resume:
+        progress, sums = read_checkpoint(checkpoint, method, doing.optimiser, owner=owner)
+        doing.scaler.load_state_dict(dict(progress.scaler or {}))
     weights = epoch_weights(recipe, -(-last // feed.steps_per_epoch))
     average, clock, lost = Average(weights, sums) if weights else None, time.perf_counter(), 0
     for images in feed.batches(progress.step, last):
         step, epoch = progress.step + 1, progress.step // feed.steps_per_epoch
-        for group in optimiser.param_groups:
-            group["lr"] = rate(recipe, group["base_lr"], step - 1, feed.steps_per_epoch, last)
-        share = share_of_step(
-            model,
-            images,
-            seed=seed,
-            step=step,
-            micro_batch=settings.micro_batch,
-            precision=precision,
-            scaler=scaler,
-        )
-        met = _together(share, images.problems, ranks)
-        _stop_if_not_finite(met.terms, step)
-        if met.rows:
-            grads = _mean_gradients(share.grads, met, method, ranks, step, overflow_is_fine=scaler.is_enabled())
-            _update(method, optimiser, scaler, grads, recipe.clip_norm, share, step)
-        progress = Progress(step, progress.skipped + len(met.problems), scaler.state_dict() or None)
+        ends_epoch = step % feed.steps_per_epoch == 0 or step == last
+        met = doing(images, step)
+        progress = Progress(step, progress.skipped + len(met.problems), doing.scaler.state_dict() or None)
         lost += len(met.problems)
         if step % feed.steps_per_epoch == 0:
             _stop_if_data_is_gone(lost, feed.count, epoch, met.problems)
             lost = 0
-        if average is not None and (step % feed.steps_per_epoch == 0 or step == last):
+        if average is not None and ends_epoch:
             average.add(epoch, method.state_dict())
         if not ranks.is_first:
             continue
         if on_step:
             speed, clock = met.rows / (time.perf_counter() - clock), time.perf_counter()
-            lr = optimiser.param_groups[0]["lr"]
-            facts = {"step": step, "steps": last, "epoch": epoch + 1, "lr": lr, "skipped": progress.skipped}
+            facts = {"step": step, "steps": last, "epoch": epoch + 1, "lr": doing.lr, "skipped": progress.skipped}
             on_step({**facts, **met.terms, "images_per_second": speed, "problems": met.problems})
-        if checkpoint and (step % checkpoint_every == 0 or step % feed.steps_per_epoch == 0 or step == last):
-            write_checkpoint(checkpoint, method, optimiser, progress, average.sums if average else None, owner=owner)
+        if checkpoint and (step % checkpoint_every == 0 or ends_epoch):
+            kept = average.sums if average else None
+            write_checkpoint(checkpoint, method, doing.optimiser, progress, kept, owner=owner)
     if average is not None:
         restore(method, average.sums)
     return progress
+
+
+class _Stepper:
+    """What every step needs: optimiser, precision, scaler; called with a step's images, it makes the update."""
+
+    def __init__(self, model: Model, feed: Feed, recipe: Recipe, settings: TrainSettings, last: int, seed: int) -> None:
+        self._model, self._feed, self._recipe, self._last, self._seed = model, feed, recipe, last, seed
+        self._micro_batch = settings.micro_batch
+        self._precision = resolve_precision(settings.precision, model.clip.device)
+        self.optimiser = make_optimiser(recipe, model.method.trained)
+        enabled = self._precision == "fp16"
+        self.scaler = torch.amp.GradScaler(model.clip.device.type, 2.0**12, enabled=enabled)  # of a sum of losses
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the first group."""
+        rate_now: float = self.optimiser.param_groups[0]["lr"]
+        return rate_now
+
+    def __call__(self, images: StepImages, step: int) -> _Met:
+        """One update from the images of all processes; nothing is changed if anything is not finite."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate(self._recipe, group["base_lr"], step - 1, self._feed.steps_per_epoch, self._last)
+        share = share_of_step(
+            self._model,
+            images,
+            seed=self._seed,
+            step=step,
+            micro_batch=self._micro_batch,
+            precision=self._precision,
+            scaler=self.scaler,
+        )
+        method, ranks = self._model.method, self._feed.ranks
+        met = _together(share, images.problems, ranks)
+        _stop_if_not_finite(met.terms, step)
+        if met.rows:
+            overflow = self.scaler.is_enabled()
+            grads = _mean_gradients(share.grads, met, method, ranks, step, overflow_is_fine=overflow)
+            _update(method, self.optimiser, self.scaler, grads, self._recipe.clip_norm, share, step)
+        return met
 
 
 def _stop_if_data_is_gone(lost: int, count: int, epoch: int, problems: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from dear.backbone.frozen import PLAIN
 from dear.data.dataset import Item
 from dear.data.splits import shots_to_json
 from dear.engine.checkpoint import Progress
-from dear.engine.feed import Feed, live_views
+from dear.engine.feed import Feed, Read, live_views
 from dear.engine.job import Job, describe, fingerprint, versions
 from dear.engine.loop import Metrics, check_whole_batch, train
 from dear.engine.old_runs import from_format_1
@@ -30,7 +30,7 @@ from dear.methods.base import Draw
 from dear.model import Model
 
 RUN, SHOTS, METRICS, CHECKPOINT = "run.json", "shots.json", "metrics.jsonl", "checkpoint.safetensors"
-NEXT = ".next"
+NEXT, MOVING = ".next", ".moving"
 """Where a run is made that will replace the one that is there."""
 OURS = (MANIFEST, TENSORS, CHECKPOINT, METRICS, SHOTS, RUN)
 """What starting again removes, in this order: what is left by a kill in between still says what it belongs to."""
@@ -81,6 +81,14 @@ def run_job(
     return model, progress
 
 
+def _live(job: Job, model: Model, items: Sequence[Item]) -> Read:
+    """New views of the images in every epoch."""
+    clip, needs, crop = model.clip, model.method.needs, job.resolved.crop
+    plain = clip.preprocess_eval if any(name.startswith(PLAIN) for name in needs.training) else None
+    transform = replace(clip.preprocess_train, scale=crop)
+    return live_views(job.dataset, items, transform, job.seed, views=needs.views, plain=plain)
+
+
 def _works_beside(folder: Path, *, resume: bool, overwrite: bool) -> bool:
     """Whether a run is made beside the one that is there, which stays whole until its successor is."""
     begun = (folder / NEXT / RUN).is_file()
@@ -100,15 +108,16 @@ def _put_in_place(work: Path, folder: Path) -> None:
     """Move a whole run to where the old one was; the manifest, which vouches for the rest, comes last."""
     if work == folder:
         return
-    replaced = set(OURS)
-    with suppress(ArtefactError):
-        replaced |= set(read_manifest(folder).files)
     new = sorted((path for path in work.iterdir() if path.is_file()), key=lambda path: path.name == MANIFEST)
+    if not (work / MOVING).exists():
+        stale = set(OURS)
+        with suppress(ArtefactError):
+            stale |= set(read_manifest(folder).files)
+        remove_ours(folder, sorted(stale - {path.name for path in new}))
+        (work / MOVING).touch()  # from here on, a file that is not in `work` has been moved
     for path in new:
-        if path.name not in (MARKER, LOCK):
+        if path.name not in (MARKER, LOCK, MOVING):
             path.replace(folder / path.name)
-    for name in replaced - {path.name for path in new}:
-        (folder / name).unlink(missing_ok=True)
     shutil.rmtree(work)
     sync_folder(folder)
 
@@ -148,7 +157,7 @@ def _train(
     on_step: Callable[[Metrics], None] | None,
     on_cache: Callable[[int], None] | None,
 ) -> Progress:
-    recipe, needs = job.resolved, model.method.needs
+    recipe = job.resolved
     if not model.trainable() or not (recipe.epochs or recipe.steps_per_shot):
         return Progress()
     if job.cached_views and cache is not None:
@@ -165,10 +174,7 @@ def _train(
             progress=on_cache,
         )
     else:
-        clip = model.clip
-        plain = clip.preprocess_eval if any(name.startswith(PLAIN) for name in needs.training) else None
-        transform = replace(clip.preprocess_train, scale=recipe.crop)
-        read = live_views(job.dataset, items, transform, job.seed, views=needs.views, plain=plain)
+        read = _live(job, model, items)
     feed = Feed(
         read,
         [item.label for item in items],

@@ -202,7 +202,7 @@ def read_index(out: Path) -> Index:
             raise ValueError
     except OSError:
         raise DataError(f"{out} holds no index: make one with 'dear search index RUN FOLDER'.") from None
-    except Exception as error:
+    except Exception as error:  # whatever a damaged file can cause
         raise DataError(f"The index in {out} is damaged: make it again with 'dear search index'.") from error
     return Index(
         folder=Path(content["folder"]),
