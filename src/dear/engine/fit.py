@@ -63,12 +63,11 @@ def fit(
         template: the prompt around a class name, such as "a photo of a {}.".
         recipe: "own", as the method was published, or "shared", the same for all methods.
         train: epochs, batch size, learning rate and so on.
-        cached_views: number of views per image to keep in `cache` instead of drawing new ones every epoch (faster).
+        cached_views: views per image to keep in `cache` instead of drawing new ones every epoch (faster).
         cache: folder for the frozen layers' outputs.
         workers: number of image-loading threads.
         device: "cpu", "cuda"; by default a GPU if there is one.
-        resume: resume an interrupted run in `out`.
-        overwrite: discard what a run left in `out` and start over.
+        resume: resume an interrupted run in `out`; overwrite: start over, and replace the run that is there.
         on_step: called with every step's metrics.
         **config: the method's own, such as roles="ROLES", mask="all_mixed", beta=0.9.
     """
@@ -80,9 +79,8 @@ def fit(
     folder, kept = (Path(one) if one is not None else None for one in (out, cache))
     if folder is not None:
         check_ours(folder, "run", resume=resume, overwrite=overwrite)
-    backbone = (
-        clip if isinstance(clip, FrozenClip) else load_clip(*clip_for(dataset, clip, pretrained), local_device(device))
-    )
+    if not isinstance(clip, FrozenClip):
+        clip = load_clip(*clip_for(dataset, clip, pretrained), local_device(device))
     model, _ = run_job(
         job, clip, folder, resume=resume, overwrite=overwrite, cache=kept, workers=workers, on_step=on_step
     )
