@@ -204,7 +204,9 @@ def test_newer_format(model, saved):
 def test_foreign_adapter(model, saved):
     (saved / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
     before = snapshot(saved)
-    with pytest.raises(errors.ForeignArtefactError, match="is not an adapter of DeAR: its 'format' is not 'dear-adapter'"):
+    with pytest.raises(
+        errors.ForeignArtefactError, match="is not an adapter of DeAR: its 'format' is not 'dear-adapter'"
+    ):
         dear.load(saved, clip=model.clip)
     with pytest.raises(errors.OverwriteError):
         model.save_pretrained(saved)

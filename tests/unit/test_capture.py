@@ -38,7 +38,10 @@ def test_one_image_does_not_depend_on_the_others(clip):
 
 def test_a_silenced_head_contributes_the_same_to_every_image(tiny_folders):
     clip = dear.load_clip(f"local-dir:{tiny_folders['plain']}", "random", seed=7)
-    attention, width = clip.model.visual.transformer.resblocks[2].attn, clip.geometry.vision_width // clip.geometry.vision_heads
+    attention, width = (
+        clip.model.visual.transformer.resblocks[2].attn,
+        clip.geometry.vision_width // clip.geometry.vision_heads,
+    )
     with torch.no_grad():
         attention.out_proj.weight[:, width : 2 * width] = 0
         attention.out_proj.bias.zero_()

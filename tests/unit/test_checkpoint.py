@@ -159,6 +159,8 @@ def test_no_other_format_is_read(path, monkeypatch):
 
 def test_a_checkpoint_says_what_everything_is(path):
     names = set(load_file(path))
-    assert {name for name in names if name.startswith("method/")} == {f"method/{n}" for n in (*SHAPES, "seen", "rounded")}
+    assert {name for name in names if name.startswith("method/")} == {
+        f"method/{n}" for n in (*SHAPES, "seen", "rounded")
+    }
     moments = {f"optimiser/{name}/{key}" for name in SHAPES for key in ("step", "exp_avg", "exp_avg_sq")}
     assert {name for name in names if name.startswith("optimiser/")} == moments

@@ -63,7 +63,7 @@ def test_prompts_that_do_not_fit(model):
 
 @pytest.mark.parametrize("name", dear.list_methods())
 def test_no_classes_yet(clip, images, name):
-    with pytest.raises(ClassListError, match="No classes are set: use model.for_classes"):
+    with pytest.raises(ClassListError, match=r"No classes are set: use model\.for_classes"):
         build(name, clip)(images)
 
 

@@ -104,7 +104,10 @@ def test_wrong_images(fitted, images, sentence):
     [
         ({"top_k": 0}, "top_k is 0, but must be a whole number from 1 on."),
         ({"top_k": "3"}, "top_k is '3'"),
-        ({"readout": "decopled"}, "dear has no readout 'decopled': choose fusion or decoupled. Did you mean 'decoupled'?"),
+        (
+            {"readout": "decopled"},
+            "dear has no readout 'decopled': choose fusion or decoupled. Did you mean 'decoupled'?",
+        ),
         ({"classes": "cat"}, "The class list is the single word 'cat'"),
         ({"classes": []}, "The class list is empty"),
         ({"template": "a photo"}, "must hold '{}' exactly once"),

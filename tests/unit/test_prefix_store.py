@@ -12,8 +12,8 @@ import torch
 
 import dear
 from dear.engine import store as prefix_store
-from dear.engine.store import RECORD, PrefixStore, prefix_key
 from dear.engine.states import Stores
+from dear.engine.store import RECORD, PrefixStore, prefix_key
 from dear.errors import CacheError, ConfigError, DearError
 from helpers import build
 
