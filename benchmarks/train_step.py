@@ -31,8 +31,8 @@ from torch import Tensor
 from train_step_report import report
 
 from dear.backbone.clip import FrozenClip
-from dear.backbone.load import load_clip
 from dear.backbone.frozen import States, shape_of
+from dear.backbone.load import load_clip
 from dear.data.prompts import DEFAULT_TEMPLATE
 from dear.engine.store import PrefixStore, prefix_key
 from dear.loading import DeAR
@@ -249,7 +249,7 @@ def status(field: str) -> float:
 
 
 def peak_of_a_step(clip: FrozenClip, way: str, classes: int, batch: int) -> float:
-    """MB that a process grows by at most during one step; ours counts from before the frozen part of the classes is made."""
+    """MB that a process grows by at most during one step; ours with the frozen part of the classes."""
     names = class_names(classes)
     model = build(clip, names)
     images, labels = batch_of(clip, batch, classes)

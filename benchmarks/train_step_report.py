@@ -11,7 +11,8 @@ EVALUATION_TARGET = 1.0
 LABELS = {"live": "live", "cached": "cached views"}
 
 NOTES = """Memory: growth of a fresh process's resident size over one step (VmHWM, set back before it, less VmRSS;
-ru_maxrss would count the peak of loading); ours counts from before the frozen part of the classes is made. Cached rows come from the page cache.
+ru_maxrss would count the peak of loading); ours counts from before
+the frozen part of the classes is made. Cached rows come from the page cache.
 A plain trainer may keep plain CLIP's class features instead of computing them each step: the last column. Targets are
 for ViT-B/16 with a batch of 16."""
 
@@ -58,8 +59,8 @@ def report(found: Mapping[str, Any]) -> str:
     for steps in found["steps"]:
         lines.append(
             f"{steps['classes']} classes: prompts of {steps['prompt_tokens_mean']:.1f} tokens on average, "
-            f"{steps['prompt_tokens_longest']} at most; their frozen part took {steps['frozen_text_seconds']:.2f} s, once. "
-            "Relative errors:"
+            f"{steps['prompt_tokens_longest']} at most; their frozen part took {steps['frozen_text_seconds']:.2f} s, "
+            "once. Relative errors:"
         )
         for name, errors in steps["errors"].items():
             lines.append(f"- {name}: " + ", ".join(f"{what} {error:.1e}" for what, error in errors.items()))

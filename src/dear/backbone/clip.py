@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dear.backbone.augment import TrainTransform
 from dear.backbone.frozen import States, complete, frozen
+from dear.backbone.precision import wide
 from dear.backbone.text import TextTower
 from dear.backbone.vision import VisionTower
 
@@ -87,7 +88,7 @@ class FrozenClip(nn.Module):
     def stock_feature(self, images: Tensor) -> Tensor:
         """OpenCLIP's own image features, unnormalised, in fp32: (B, embed_dim)."""
         self.vision.check(images)
-        feature: Tensor = self.model.encode_image(images.to(self.vision.dtype)).float()
+        feature: Tensor = wide(self.model.encode_image(images.to(self.vision.dtype)))
         return feature
 
     def encode_image(self, images: Tensor) -> Tensor:
@@ -108,7 +109,7 @@ class FrozenClip(nn.Module):
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         self.text.tokenize(prompts)  # refuses what would be cut
         ids = self.tokenizer(prompts).to(self.device)
-        return F.normalize(self.model.encode_text(ids).float(), dim=-1)
+        return F.normalize(wide(self.model.encode_text(ids)), dim=-1)
 
     def requires_grad_(self, requires_grad: bool = True) -> FrozenClip:
         """Stay frozen."""

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
+from dear.backbone.precision import wide
 from dear.backbone.rows import Rows
 from dear.config import Settings
 from dear.data.prompts import ClassList
@@ -112,7 +113,7 @@ class DearMethod(Method):
     @property
     def alpha(self) -> Tensor:
         """(G,) fusion weights of [CLS] and of each attribute."""
-        return self.fusion_scalars.float().softmax(0)
+        return wide(self.fusion_scalars).softmax(0)
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> FrozenText:
         """The frozen part of the text tower, once per class list."""
@@ -185,7 +186,7 @@ class DearMethod(Method):
         """W_attr (D, E)."""
         if self.config.projection == "low_rank":
             update: Tensor = self.get_parameter("projection_down") @ self.get_parameter("projection_up")
-            return clip.vision.projection.float() + update
+            return wide(clip.vision.projection) + update
         return self.get_parameter("attribute_projection")
 
     def _carry(self, raw: Tensor, previous: Tensor) -> Tensor:
