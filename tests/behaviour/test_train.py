@@ -156,7 +156,9 @@ def test_a_batch_of_bad_images_changes_nothing(toy, clip):
 
 def test_nothing_readable_is_an_error_after_one_epoch(toy, clip):
     toy.bad = {item.id for item in toy.dataset.train}
-    with pytest.raises(DataError, match=r"None of the 9 training images could be read in epoch 1; the last: train/\d/\d cannot"):
+    with pytest.raises(
+        DataError, match=r"None of the 9 training images could be .* in epoch 1; the last: train/\d/\d cannot"
+    ):
         run_job(toy.job(), clip)
     assert sum(toy.opened.values()) <= 12
 

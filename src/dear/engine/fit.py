@@ -67,14 +67,15 @@ def fit(
         cache: folder for the frozen layers' outputs.
         workers: number of image-loading threads.
         device: "cpu", "cuda"; by default a GPU if there is one.
-        resume: resume an interrupted run in `out`; overwrite: start over, and replace the run that is there.
+        resume: resume an interrupted run in `out`.
+        overwrite: start over, and replace the run in `out` when the new one is whole.
         on_step: called with every step's metrics.
         **config: the method's own, such as roles="ROLES", mask="all_mixed", beta=0.9.
     """
     if train is not None and not isinstance(train, TrainSettings):
         raise ConfigError(f"train is of type {type(train).__name__}: give dear.TrainSettings(epochs=…, …).")
-    how: dict[str, Any] = {"method": method, "config": config, "train": train or TrainSettings(), "recipe": recipe}
     dataset = _opened(data, data_root, template)
+    how: dict[str, Any] = {"method": method, "config": config, "train": train or TrainSettings(), "recipe": recipe}
     job = make_job(dataset, shots=shots, seed=seed, half=half, cached_views=cached_views, **how)
     folder, kept = (Path(one) if one is not None else None for one in (out, cache))
     if folder is not None:
