@@ -127,7 +127,10 @@ def _mark(folder: Path, kind: Kind, lock: Path) -> None:
         if kind_of(folder) is None:
             write_atomic(folder / MARKER, documents.to_json(_marker(kind)))
     except OSError as error:
-        raise OverwriteError(f"The folder {folder} cannot be written ({error.strerror}).") from None
+        raise OverwriteError(
+            f"The folder {folder} cannot be written ({error.strerror}): make room or check its permissions, and resume "
+            f"with --resume."
+        ) from None
 
 
 def remove_leftovers(folder: Path) -> None:

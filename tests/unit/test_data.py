@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+import dear
 from dear.data.catalog import declarations
 from dear.data.check import check_dataset, is_present
 from dear.data.dataset import Item
@@ -299,19 +300,20 @@ def run(*arguments):
 
 def test_ls_says_what_is_present(tmp_path):
     split_file(tmp_path)
-    output = run("ls", "datasets", "--root", tmp_path).output
+    output = run("data", "list", "--data-root", tmp_path).output
     rows = {line.split()[0]: line.split()[1] for line in output.splitlines()}
     assert (rows["eurosat"], rows["dtd"], rows["world-things"]) == ("yes", "no", "yes")
-    assert run("ls", "methods").output.split() == ["dear", "zero_shot"]
+    methods = [line.split()[0] for line in run("ls", "methods").output.splitlines()]
+    assert methods == ["method", *dear.list_methods()]
     assert run("--version").output.startswith("dear 0.")
 
 
 def test_check_command(tmp_path):
     class_folders(tmp_path / "mine", ["a", "b"])
-    assert "is in order: 2 classes, 6 train, 0 val, 0 test images." in run("check", "data", tmp_path / "mine").output
+    assert "is in order: 2 classes, 6 train, 0 val, 0 test images." in run("data", "check", tmp_path / "mine").output
     (tmp_path / "mine" / "a" / "0.png").write_bytes(b"junk")
-    result = run("check", "data", tmp_path / "mine")
+    result = run("data", "check", tmp_path / "mine")
     assert result.exit_code
     assert "0.png cannot be read: it is damaged or not an image; replace or remove it." in str(result.exception)
-    assert run("check", "data", tmp_path / "mine", "--quick").exit_code == 0
+    assert run("data", "check", tmp_path / "mine", "--quick").exit_code == 0
     assert "DTD is not in" in str(run("check", "data", "dtd", "--root", tmp_path).exception)

@@ -117,5 +117,5 @@ def test_the_plan_in_words(tmp_path):
     assert "Table 2: base-to-novel generalisation: cannot run: none of the data sets is there" in text
     assert "missing dtd: Get dtd-r1.0.1" in text
     assert "Put it in the folder dtd below --data-root" in text
-    with pytest.raises(ConfigError, match="--root FOLDER"):
+    with pytest.raises(ConfigError, match="--data-root FOLDER"):
         survey(Order(tmp_path, kind="full"))

@@ -82,10 +82,8 @@ def fit(
         check_ours(folder, "run", resume=resume, overwrite=overwrite)
     if not isinstance(clip, FrozenClip):
         clip = load_clip(*clip_for(dataset, clip, pretrained), local_device(device))
-    model, _ = run_job(
-        job, clip, folder, resume=resume, overwrite=overwrite, cache=kept, workers=workers, on_step=on_step
-    )
-    return model
+    how = {"resume": resume, "overwrite": overwrite, "cache": kept, "workers": workers, "on_step": on_step}
+    return run_job(job, clip, folder, **how)[0]
 
 
 def clip_for(data: str | Path | Dataset, clip: str | None, pretrained: str | None) -> tuple[str, str | None]:

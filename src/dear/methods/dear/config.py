@@ -52,7 +52,7 @@ class DearConfig(Settings):
     mask: MaskName = Field(default="roles", exclude=True)
     """Variant of the map, for ablations."""
     threshold: float | None = Field(default=None, exclude=True)
-    """Cut the heads' entropies anew at so many per cent."""
+    """Cut the heads' entropies anew at this percentage."""
     attributes: int | None = Field(default=None, exclude=True)
     """Take fewer or more core attributes."""
 
