@@ -41,6 +41,15 @@ def check_names(vision: VisionTower, names: Sequence[str]) -> None:
         known = name in ("feature", "projected", "cls_attention") or name.startswith(TERMS)
         if not known and (layer is None or layer > vision.depth):
             raise ConfigError(f"There is no frozen quantity {name!r} in an image tower of {vision.depth} layers.")
+        if name.startswith(TERMS):
+            _check_heads(vision, name.removeprefix(TERMS))
+
+
+def _check_heads(vision: VisionTower, groups: str) -> None:
+    layers = vision.layers
+    for layer, head in (place for group in parse_groups(groups) for place in group):
+        if not (1 <= layer <= len(layers) and 0 <= head < layers[layer - 1].heads):
+            raise ConfigError(f"There is no head {layer}.{head} in an image tower of {vision.depth} layers.")
 
 
 def shape_of(vision: VisionTower, name: str) -> tuple[int, ...]:

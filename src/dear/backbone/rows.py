@@ -60,7 +60,8 @@ class Rows(NamedTuple):
             return self._replace(past=_replaced(self.past, at, self._past(new), 0))
         if at < shared:
             return self.unshare(at).insert(at, new)
-        return self._replace(words=_replaced(self.words, at - shared, self._each(new), 0), end=self.end + count)
+        end = torch.where(self.end >= at - shared, self.end + count, self.end)  # a prompt that ended before stays
+        return self._replace(words=_replaced(self.words, at - shared, self._each(new), 0), end=end)
 
     def take(self, at: int, count: int) -> Tensor:
         """`count` rows from place `at` on: one sequence (per group) if all are shared, else one per prompt."""
