@@ -1,5 +1,5 @@
 """`python -m dear` is the `dear` command; `torchrun -m dear train …` runs it in several processes."""
 
-from dear.cli import main
+from dear.entry import main
 
 main()

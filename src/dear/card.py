@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dear import markdown
+
 MARK = "---\nlibrary_name: dear-vlm\n"
 
 
@@ -16,25 +18,24 @@ def is_card(content: bytes) -> bool:
 def card(manifest: Mapping[str, Any], facts: Mapping[str, str], trained_parameters: int) -> str:
     """Markdown for the folder's README.md."""
     backbone, classes = manifest["backbone"], manifest["classes"]
-    weights = f", weights `{backbone['pretrained']}`" if backbone["pretrained"] else ""
+    weights = f", weights {_code(backbone['pretrained'])}" if backbone["pretrained"] else ""
     rows = {
-        "method": manifest["method"],
-        "backbone": f"`{backbone['name']}`{weights} (sha256 `{backbone['weights_sha256']}`)",
+        "method": _words(manifest["method"]),
+        "backbone": f"{_code(backbone['name'])}{weights} (sha256 {_code(backbone['weights_sha256'])})",
         "trained parameters": f"{trained_parameters:,}",
-        **facts,
-        "classes": "none set" if classes is None else _shorten(classes["names"]),
-        "template": "none set" if classes is None else f"`{classes['template']}`",
+        **{_words(name): _words(value) for name, value in facts.items()},
+        "classes": "none set" if classes is None else _words(_shorten(classes["names"])),
+        "template": "none set" if classes is None else _code(classes["template"]),
     }
-    settings = "\n".join(
-        f"| `{name}` | {'default' if value is None else value} |" for name, value in manifest["settings"].items()
-    )
+    given = {name: "default" if value is None else str(value) for name, value in manifest["settings"].items()}
+    settings = "\n".join(f"| {_code(name)} | {_words(value)} |" for name, value in given.items())
     return f"""{MARK}tags: [clip, few-shot, {manifest["method"]}]
 ---
-# A {manifest["method"]} adapter for {backbone["name"]}
+# A {_words(manifest["method"])} adapter for {_words(backbone["name"])}
 
 | | |
 |---|---|
-{chr(10).join(f"| {name} | {_cell(value)} |" for name, value in rows.items())}
+{chr(10).join(f"| {name} | {value} |" for name, value in rows.items())}
 
 ## Use
 
@@ -53,9 +54,15 @@ logits = model(images).logits     # images: a batch made with model.clip.preproc
 """
 
 
-def _cell(value: str) -> str:
-    """Text that cannot break a table."""
-    return " ".join(value.split()).replace("|", "\\|")
+def _words(text: str) -> str:
+    """Somebody's text in a table: no HTML, no link, no code, no further column."""
+    flat = markdown.plain(" ".join(text.split()))
+    return "".join(f"\\{letter}" if letter in "[]`|" else letter for letter in flat)
+
+
+def _code(text: str) -> str:
+    """Somebody's text as code in a table."""
+    return f"`{' '.join(text.split()).replace('`', ' ').replace('|', ' ')}`"
 
 
 def _shorten(names: list[str], most: int = 12) -> str:

@@ -26,6 +26,8 @@ def open_dataset(source: str | Path, root: str | Path | None = None, *, template
         raise DataError(
             f"The data set is of type {type(source).__name__}: give its name, a folder, or a .csv or .json list."
         )
+    if template is not None and not template.strip():
+        raise DataError("The template is empty: give a prompt such as 'a photo of a {}.', or leave it out.")
     name, path = str(source), Path(source)
     if name in world_dataset_names():
         return _world(name, template)

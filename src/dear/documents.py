@@ -20,7 +20,8 @@ SEAL = "sha256"
 
 def to_json(content: Mapping[str, Any]) -> bytes:
     """A document as bytes: the same content always gives the same ones."""
-    return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode("utf-8", "surrogatepass")  # names of files need not be UTF-8; the reader passes them as well
 
 
 def seal(content: Mapping[str, Any]) -> str:

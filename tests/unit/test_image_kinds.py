@@ -164,9 +164,7 @@ def test_prediction_goes_on(mixed, clip):
 def test_only_bad_images_stop_the_training(clip, tmp_path):
     for name in ("a", "b"):
         write_all(tmp_path / "data" / name, {"empty.jpg": BAD["empty.jpg"]})
-    with pytest.raises(
-        DataError, match=r"None of the 2 training images could be .* epoch 1; the last: .*empty.jpg"
-    ):
+    with pytest.raises(DataError, match=r"None of the 2 training images could be .* epoch 1; the last: .*empty.jpg"):
         dear.fit(tmp_path / "data", clip, mask="all_mixed", train=dear.TrainSettings(epochs=1, batch_size=1))
 
 

@@ -18,12 +18,14 @@ FLOORS = (
     ("engine", "retrieval"),
     ("evaluation",),
     ("reports", "paper", "exports", "app"),
-    ("cli", "__main__"),
+    ("cli", "entry", "__main__"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 NO_ROOM = ""
 """`dear` itself: its names are loaded when first asked for, so importing one hides where it leads."""
-LATE: dict[tuple[str, str], str] = {}
+LATE: dict[tuple[str, str], str] = {
+    ("dear.entry", "cli"): "Ctrl-C while the commands are being loaded is one line",
+}
 """(importing module, imported room) of an import inside a function, and the reason why it has to be there."""
 
 

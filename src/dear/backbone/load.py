@@ -117,6 +117,8 @@ def _check_arguments(name: object, pretrained: object, device: Any, precision: o
         raise BackboneError(f"seed is {seed!r}, but must be a whole number from 0 on.")
     try:
         home = torch.device(device)
+        if home.type == "meta":
+            raise RuntimeError("tensors there have no values")
         torch.empty(0, device=home)
     except (RuntimeError, TypeError, AssertionError):
         raise BackboneError(f"The device {device!r} cannot be used on this machine: try device='cpu'.") from None

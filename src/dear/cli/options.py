@@ -55,12 +55,13 @@ Settings = Annotated[
         help="Values of a method setting, each a variant of the method, such as beta=0.5,0.9; may be repeated.",
     ),
 ]
-Workers = Annotated[int, typer.Option(metavar="N", min=0, help="Number of image-loading threads.")]
+Workers = Annotated[int, typer.Option(metavar="N", min=0, max=256, help="Number of image-loading threads.")]
 Device = Annotated[
     str | None, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 …; by default a GPU if there is one.")
 ]
 Threads = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Number of threads to compute with on a CPU; by default all.")
+    int | None,
+    typer.Option(metavar="N", min=1, max=1024, help="Threads to compute with on a CPU; by default all."),
 ]
 BatchSize = Annotated[int, typer.Option(metavar="N", min=1, help="Number of images per forward pass.")]
 Cache = Annotated[
@@ -72,7 +73,7 @@ TopK = Annotated[int, typer.Option("-k", "--top-k", metavar="N", min=1, help="Cl
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per image.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Discard the folder's contents and start over.")]
-Jobs = Annotated[int, typer.Option(metavar="N", min=1, help="Number of cells to run in parallel.")]
+Jobs = Annotated[int, typer.Option(metavar="N", min=1, max=256, help="Number of cells to run in parallel.")]
 Seeds = Annotated[str, typer.Option(metavar="N,N", help="Random seeds, comma-separated.")]
 
 
@@ -131,6 +132,7 @@ def training(
         typer.Option(
             metavar="N",
             min=0,
+            max=10_000,
             help="Cached views per image to train on (faster); 0, the default except for 'dear paper --mini', draws "
             "new views in every epoch.",
         ),

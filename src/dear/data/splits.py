@@ -16,7 +16,7 @@ from dear.files import sha256
 Half = Literal["all", "base", "novel"]
 
 FORMAT = "dear-shots"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 def few_shot(items: Iterable[Item], shots: int, seed: int) -> tuple[Item, ...]:
@@ -84,21 +84,23 @@ def labels_of(dataset: Dataset, half: str) -> range:
 
 def shots_to_json(dataset: Dataset, items: Sequence[Item], *, shots: int, seed: int) -> str:
     """A draw as JSON, with a hash of its content."""
-    rows = [[item.id, item.label] for item in items]
+    rows = [[item.id, item.label, dataset.content_of(item.id)] for item in items]
     content = {"dataset": dataset.name, "shots": shots, "seed": seed, "items": rows}
     digest = sha256(json.dumps(content, sort_keys=True).encode())
     full = {"format": FORMAT, "format_version": FORMAT_VERSION, **content, "sha256": digest}
-    return json.dumps(full, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(full, indent=1) + "\n"
 
 
-def shots_from_json(text: str, *, where: str = "the file") -> tuple[Item, ...]:
-    """Read a draw back; a changed file is refused."""
+def shots_from_json(text: str, *, where: str = "the file") -> tuple[tuple[Item, ...], frozenset[str]]:
+    """Read a draw back with the hashes of its images, which format 1 does not know; a changed file is refused."""
     try:
         content = json.loads(text)
         known = content.pop("format"), content.pop("format_version"), content.pop("sha256")
-        items = tuple(Item(str(id_), int(label)) for id_, label in content["items"])
+        items = tuple(Item(str(row[0]), int(row[1])) for row in content["items"])
+        hashes = frozenset(str(row[2]) for row in content["items"] if len(row) > 2)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DataError(f"{where} is not a list of shots.") from None
-    if known != (FORMAT, FORMAT_VERSION, sha256(json.dumps(content, sort_keys=True).encode())):
+    sealed = sha256(json.dumps(content, sort_keys=True).encode())
+    if known[0] != FORMAT or known[1] not in (1, FORMAT_VERSION) or known[2] != sealed:
         raise DataError(f"{where} was changed since it was written, or by another version: draw the shots again.")
-    return items
+    return items, hashes

@@ -14,7 +14,8 @@ from dear import documents
 from dear.artefact import MANIFEST, TENSORS, read_manifest
 from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import PLAIN
-from dear.data.dataset import Item
+from dear.data.dataset import Dataset, Item
+from dear.data.prompts import class_list
 from dear.data.splits import shots_to_json
 from dear.engine.checkpoint import Progress
 from dear.engine.feed import Feed, Read, live_views
@@ -55,7 +56,11 @@ def run_job(
     """
     if job.cached_views and cache is None:
         raise ConfigError("Cached views need a folder: give cache=FOLDER or --cache FOLDER.")
+    if folder is not None:
+        _refuse_inside(folder, job.dataset)
     model, ranks = job.build(clip), join(clip.device)
+    if job.half != "all":  # the other half will be tested: what cannot be a prompt is found before training
+        clip.text.tokenize(class_list(job.dataset.class_names, job.dataset.template).prompts())
     check_whole_batch(model.method, job.train.micro_batch, ranks.world)
     how: dict[str, Any] = {"cache": cache, "workers": workers, "on_step": on_step, "on_cache": on_cache}
     if folder is None:
@@ -79,6 +84,15 @@ def run_job(
                 _put_in_place(work, folder)
         ranks.wait()
     return model, progress
+
+
+def _refuse_inside(folder: Path, dataset: Dataset) -> None:
+    """Refuse a run inside the data folder, where it would become a class."""
+    data = Path(dataset.source) if dataset.source else None
+    if data is not None and data.is_dir() and data.resolve() in folder.resolve().parents:
+        raise ConfigError(
+            f"{folder} lies inside the data folder {data} and would become a class: choose another folder."
+        )
 
 
 def _live(job: Job, model: Model, items: Sequence[Item]) -> Read:

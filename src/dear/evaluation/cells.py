@@ -71,12 +71,17 @@ def make_cells(
         names = [name for name in choices if name in known.Config.model_fields]
         told = [name for name in names if name not in known.untold or len(choices[name]) > 1]
         half, tests = plan(protocol, learned, [one for one in data if one != source])
-        for values in product(*(tuple(dict.fromkeys(choices[name])) for name in names)):
+        for values in product(*(_each_once(choices[name]) for name in names)):
             chosen = dict(zip(names, values, strict=True))
             variant = _variant({name: chosen[name] for name in told}, known)
             for number, seed in product(shots, seeds):
                 cells.append(Cell(protocol, method, tuple(chosen.items()), learned, seed, number, half, tests, variant))
     return cells
+
+
+def _each_once(values: Sequence[Any]) -> list[Any]:
+    """Values in their order, none twice; a list or an object is no key, but its text is."""
+    return list({json.dumps(value, sort_keys=True, default=str): value for value in values}.values())
 
 
 def _variant(chosen: Mapping[str, Any], method: type[Method]) -> str:

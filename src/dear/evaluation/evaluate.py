@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from dear.data.dataset import Dataset, Item
-from dear.data.splits import Half
+from dear.data.splits import Half, labels_of
 from dear.engine.states import evaluation_states
-from dear.errors import DataError
+from dear.errors import ConfigError, DataError
 from dear.evaluation.results import PerClass, Scores
 from dear.model import Model
 
@@ -52,6 +52,7 @@ def evaluate_items(
         raise DataError(f"{dataset.name} has no images to test on.")
     model = model.plain() if model.is_disabled else model
     names = model.required_classes().names
+    _check_classes(names, dataset, half)
     labels = torch.tensor([item.label for item in items])
     picks = {name: torch.full((len(items),), -1) for name in dict.fromkeys(model.method.readouts.values())}
     plain, confidence = torch.full((len(items),), -1), torch.zeros(len(items))
@@ -90,6 +91,16 @@ def evaluate_items(
 
     beside = scored({model.plain().readout(): plain}) if beside_plain else None
     return Evaluation(scored(picks), picks[model.readout()], confidence, problems, weights, beside, model.name)
+
+
+def _check_classes(names: Sequence[str], dataset: Dataset, half: Half) -> None:
+    """Refuse to score answers among other classes than the data set's, or in another order."""
+    asked = labels_of(dataset, half)
+    if tuple(names) != dataset.class_names[asked.start : asked.stop]:
+        raise ConfigError(
+            f"The model's classes are not the {half} classes of {dataset.name} in their order, so its answers would be "
+            f"scored wrongly: test model.for_classes(…) with the data set's own."
+        )
 
 
 def _per_class(names: Sequence[str], labels: Tensor, right: Mapping[str, Tensor]) -> dict[str, PerClass]:

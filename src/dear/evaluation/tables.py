@@ -71,8 +71,23 @@ def to_csv(results: Sequence[CellResult]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_csv_row(cell, further[cell.protocol]) for cell in cells)
+    for cell in cells:
+        row = _csv_row(cell, further[cell.protocol])
+        writer.writerow({name: _no_formula(value) for name, value in row.items()})
     return out.getvalue()
+
+
+def _no_formula(text: str) -> str:
+    """Text that a spreadsheet takes for text: a name may begin like a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _columns(found: Sequence[dict[str, float]]) -> list[str]:

@@ -24,10 +24,18 @@ class TestData:
     dataset: Dataset
     drawn: tuple[Item, ...]
     description: dict[str, Any] | None
+    trained: frozenset[str] = frozenset()
+    """Hashes of images that were trained on, if the data set is not the very one: they may lie here by another name."""
 
     def items(self, half: Half = "all") -> tuple[Item, ...]:
         """The images of a half that may be tested."""
-        return items_to_test(self.dataset, half, drawn=self.drawn)
+        found = items_to_test(self.dataset, half, drawn=self.drawn)
+        if not self.trained:
+            return found
+        kept = tuple(item for item in found if self.dataset.content_of(item.id) not in self.trained)
+        if not kept:
+            raise DataError(f"All images of {self.dataset.name} were trained on, so none is left to test.")
+        return kept
 
     def class_names(self, half: Half = "all") -> tuple[str, ...]:
         """The classes of a half."""
@@ -85,9 +93,12 @@ def data_of_run(
     same = dataset.name == about["data"]
     dataset = replace(dataset, template=template or (about["template"] if same else dataset.template))
     drawn = list(few_shot(dataset.train, about["shots"], about["seed"])) if same and dataset.train else []
+    hashes: frozenset[str] = frozenset()
     if (run / SHOTS).is_file():
-        drawn += shots_from_json(documents.read_text(run / SHOTS, error=DataError), where=str(run / SHOTS))
-    return TestData(dataset, tuple(drawn), about)
+        shots, hashes = shots_from_json(documents.read_text(run / SHOTS, error=DataError), where=str(run / SHOTS))
+        drawn += shots
+    same_place = (dataset.source, dataset.root) == (source.get("data"), source.get("root"))
+    return TestData(dataset, tuple(drawn), about, frozenset() if same_place else hashes)
 
 
 def opened(data: str | Path | Dataset, root: str | Path | None = None, template: str | None = None) -> Dataset:
