@@ -103,9 +103,9 @@ def move_parameters(model: dear.Model, seed: int = 0) -> None:
         parameter += scale * torch.randn(parameter.shape, generator=generator)
 
 
-def make_photos(root: Path, classes: Sequence[str], images: int) -> Path:
+def make_photos(root: Path, classes: Sequence[str], images: int, seed: int = 0) -> Path:
     """A folder of class folders with small noisy PNGs, each class of its own colour."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     for label, name in enumerate(classes):
         (root / name).mkdir(parents=True, exist_ok=True)
         for i in range(images):

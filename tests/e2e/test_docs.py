@@ -58,7 +58,13 @@ def verb_of(words):
 @pytest.fixture
 def place(monkeypatch, tmp_path, clip):
     """A folder where everything that the pages name exists; any backbone is a tiny one."""
-    for module in ("dear.backbone.load", "dear.engine.fit", "dear.evaluation.grid", "dear.paper.run"):
+    for module in (
+        "dear.backbone.load",
+        "dear.engine.fit",
+        "dear.evaluation.grid",
+        "dear.paper.run",
+        "dear.reports.discovering",
+    ):
         monkeypatch.setattr(f"{module}.load_clip", lambda *_, **__: clip)
     monkeypatch.setattr("dear.methods.dear.roles.shipped_roles", varied_roles)
     load = dear.RoleMap.load

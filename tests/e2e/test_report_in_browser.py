@@ -10,16 +10,17 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from dear.reports.run_report import evaluate_halves, run_report
 from PIL import Image
 from syrupy.extensions.image import PNGImageSnapshotExtension
 
 from dear.data.splits import few_shot
 from dear.datasets import open_dataset
-from dear.engine.fit import make_job
-from dear.engine.run import describe
+from dear.engine.job import describe, make_job
+from dear.evaluation.tested import TestData
 from dear.paper.page import write_paper
 from dear.reports.role_page import role_page
+from dear.reports.run_data import evaluate_halves, run_page
+from dear.reports.run_page import run_html
 from dear.reports.sheet import write_sheet
 from dear.retrieval.index import Hit
 from dear.roles.rolemap import RoleMap
@@ -51,12 +52,15 @@ def page(tiny_clips, tmp_path_factory):
     whole = open_dataset("world-textures")
     data = replace(whole, test=tuple(item for item in whole.test if int(item.id.rsplit("/", 1)[1]) < 2))
     clip = tiny_clips["plain"]
-    job = make_job(data, shots=1, seed=1, half="base", choices={"roles": varied_roles(clip)})
+    job = make_job(data, shots=1, seed=1, half="base", config={"roles": varied_roles(clip)})
     model = job.build(clip)
-    halves = evaluate_halves(model, data, describe(job, model), few_shot(data.train, 1, 1))
-    metrics = [{"step": i, "total": 2.0 / i, "ce": 1.0 / i, "alpha_0": 0.7, "alpha_1": 0.1} for i in range(1, 40)]
+    tested = TestData(data, few_shot(data.train, 1, 1), describe(job, model))
+    halves = evaluate_halves(model, tested)
+    metrics = [
+        {"step": i, "total": 2.0 / i, "ce": 1.0 / i, "weight_cls": 0.7, "weight_color": 0.1} for i in range(1, 40)
+    ]
     path = tmp_path_factory.mktemp("report") / "report.html"
-    html = run_report(model, data, describe(job, model), metrics, halves)
+    html = run_html(run_page(model, tested, describe(job, model), metrics, halves))
     path.write_text(html.replace(clip.name, "a tiny CLIP"))
     return path
 

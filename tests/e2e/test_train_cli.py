@@ -205,7 +205,7 @@ def test_quickstart_takes_no_other_run(dear_, made):
 
 
 def test_eval_on_other_data(dear_, made, tmp_path):
-    other = make_photos(tmp_path / "other", ["x", "y"], 3)
+    other = make_photos(tmp_path / "other", ["x", "y"], 3, seed=1)
     (other / "x" / "bad.png").write_bytes(b"")
     code, stdout, stderr = dear_("eval", made, other, "--cache", tmp_path / "cache")
     assert code == 0
@@ -346,7 +346,7 @@ def test_python_does_what_the_commands_do(dear_, place, made, tmp_path):
     assert found.plain.model_dump(mode="json") == by_command["plain"]
     assert told[-1] == (8, 8)
     model = dear.load(made)
-    on_other = make_photos(tmp_path / "other", ["x", "y"], 2)
+    on_other = make_photos(tmp_path / "other", ["x", "y"], 2, seed=1)
     assert dear.evaluate(model, on_other).scores == dear.evaluate(made, dear.open_dataset(on_other)).scores
     assert dear.evaluate(made, dear.open_dataset(place / "photos")).scores.images == 8  # those trained on are left out
     with pytest.raises(ConfigError, match="A loaded model does not say what it was made from"):
