@@ -210,14 +210,16 @@ def _update(
     if clip_norm is not None:
         scaler.unscale_(optimiser)
         nn.utils.clip_grad_norm_(list(method.trained.values()), clip_norm)
+    scale = scaler.get_scale()
     scaler.step(optimiser)
     scaler.update()
+    skipped = scaler.get_scale() < scale  # the gradient overflowed
     if broken := [name for name, tensor in method.named_parameters() if not bool(tensor.isfinite().all())]:
         raise TrainingError(
             f"The update of step {step} made {broken[0]} infinite, so the training stops: lower the learning rate; the "
             f"last checkpoint is whole."
         )
-    if share.out is not None and method.overrides("after_step"):
+    if share.out is not None and not skipped and method.overrides("after_step"):
         method.after_step(share.out)
 
 

@@ -30,7 +30,8 @@ def register(method: M) -> M:
     if not name:
         raise ConfigError(f"The method {method.__name__} needs a class attribute 'name' to be registered by.")
     taken = _places().get(name)
-    if _REGISTERED.get(name, method) is not method or (taken and name not in _REGISTERED):
+    itself = taken == f"{method.__module__}:{method.__qualname__}"  # an entry point may name a registered class
+    if _REGISTERED.get(name, method) is not method or (taken and not itself and name not in _REGISTERED):
         raise ConfigError(f"The method name {name!r} is taken by {taken or 'another one'}: choose another name.")
     _REGISTERED[name] = method
     return method
