@@ -62,7 +62,7 @@ class InputError(DearError, ValueError):
 
 
 class TrainingError(DearError, RuntimeError):
-    """A training cannot go on."""
+    """A training cannot continue."""
 
 
 class CheckpointError(DearError, RuntimeError):
@@ -98,7 +98,7 @@ class FolderBusyError(DearError, RuntimeError):
 
 
 def did_you_mean(word: str, known: Iterable[str], *, most: int = 3) -> str:
-    """Return ' Did you mean …?' with the nearest known words, or '' where none is near."""
+    """Return ' Did you mean …?' with the nearest known words, or an empty text if none is near."""
     lowered = {name.lower(): name for name in known}
     near = [lowered[match] for match in get_close_matches(word.lower(), lowered, n=most, cutoff=0.7)]
     return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

@@ -95,7 +95,7 @@ class CellResult(_Strict):
     recipe: RecipeKind = "own"
     """Trained by the method's own recipe, or by the one that all methods share."""
     tested_on: Literal["test", "validation"] = "test"
-    """Test images, or images of the training split that were not learned from and the validation split."""
+    """Test images, or images of the training split that were not trained on and the validation split."""
     epochs: int | None = Field(default=None, ge=1)
     cached_views: int = Field(default=0, ge=0)
     """Cached views per image that it was trained on; 0: new views in every epoch."""

@@ -37,10 +37,10 @@ class Settings:
 
     seed: int = 0
     steps: int = 2000
-    shards: int = 2  # a batch is so many shards, each with its own loss; threads work on them side by side
+    shards: int = 2  # number of shards per batch, each with its own loss; threads work on them side by side
     shard: int = 96  # images a shard
-    captions: int = 24  # so many of a shard's images come with a caption
-    asked: int = 2  # so many attributes, in turn, have all their values named by prompts
+    captions: int = 24  # images of a shard that come with a caption
+    asked: int = 2  # attributes that, in turn, have all their values named by prompts
     lr: float = 1.5e-3
     weight_decay: float = 0.05
     warmup: int = 40  # steps
@@ -48,7 +48,7 @@ class Settings:
     dense_from: int = 250  # from this step on all patches are shown (outlines need them)
     kept: int = 24  # patches shown before that, which is twice as fast
     patch_weight: float = 1.0  # of the per-patch loss, falling with the rate
-    gray: int = 24  # so many of a shard's images (none with a caption) are shown without their colours
+    gray: int = 24  # images of a shard (none with a caption) that are shown without their colours
     faded: float = 0.3  # of the images lose contrast towards some gray
     restarts: float = 0.75  # of the images have [CLS] start anew before the late layers
 

@@ -49,7 +49,7 @@ class Look:
     turn: int = 18  # degrees either way
     light: int = 44  # of 256, either way, for the whole and half of it per channel
     noise: int = 10  # of 255, the largest deviation
-    clutter: int = 3  # at most so many small things lie around
+    clutter: int = 3  # maximum number of small things lying around
     overlap: int = 5  # pixels by which the two may run into each other
     held_out_places: bool = False  # take the location's variants that pre-training never shows
 
