@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 WORLD := world-blooms,world-things,world-places,world-emblems,world-scenes,world-broad,world-textures
 
-.PHONY: help install browser test lint types unit slow docs tables quickstart clean
+.PHONY: help install browser test lint types unit slow vectors docs tables quickstart clean
 test: lint types unit docs ## what CI runs: style, types, every test that is not slow, the documentation
 
 help: ## list the targets
@@ -35,6 +35,9 @@ unit: install ## every test that is not slow
 
 slow: install ## the slow tests: full size, the real sentence model, the world's scores, a clean install
 	$(PYTEST) -m slow
+
+vectors: install ## compare every method with numbers of its published code; FOLDER=DIR for other vectors
+	cd tests && ../$(BIN)/python -m vectors $(if $(FOLDER),$(abspath $(FOLDER)))
 
 docs: install ## build the documentation into site/
 	$(BIN)/mkdocs build --strict

@@ -34,12 +34,13 @@ def make_method(
     *,
     seed: int = 0,
     files: Mapping[str, str] | None = None,
+    companions: Mapping[str, Model] | None = None,
 ) -> Method:
     """An untrained method from settings that a person may have typed."""
     if not isinstance(clip, FrozenClip):
         raise BackboneError(f"A method adapts a backbone from dear.load_clip(…), but got a {type(clip).__name__}.")
     cls = get_method(name)
-    return cls(clip, cls.Config(**(settings or {})), seed=seed, files=files)
+    return cls(clip, cls.Config(**(settings or {})), seed=seed, files=files, companions=companions)
 
 
 def DeAR(clip: FrozenClip, roles: RoleMap | str | Path | None = None, **settings: Any) -> Model:

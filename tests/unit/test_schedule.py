@@ -8,7 +8,7 @@ from torch import nn
 
 from dear.engine.optim import epoch_weights, make_optimiser, rate, total_steps
 from dear.errors import ConfigError
-from dear.methods.recipe import Recipe, resolve
+from dear.methods.recipe import Case, Recipe, Special, resolve, special_config
 
 PAPER = [1e-5, 1e-3, 9.76e-4, 9.05e-4, 7.94e-4, 6.55e-4, 5.00e-4, 3.45e-4, 2.06e-4, 9.55e-5]
 
@@ -102,11 +102,19 @@ def test_weights_of_averaged_epochs():
         epoch_weights(Recipe(average="gaussian", gaussian=(900.0, 0.1)), 3)
 
 
-def test_the_more_special_values_win():
+def test_the_later_of_the_values_that_hold_win():
     own = Recipe(lr=0.1, epochs=50)
-    special = {"few-shot": {"epochs": 20, "lr": 0.2}, "pets": {"lr": 0.3}, "few-shot/pets": {"batch_size": 4}}
-    found = resolve(own, special, "own", protocol="few-shot", data="pets", changes={"decay": 0.0})
+    special = (
+        Special({"epochs": 20, "lr": 0.2}, {"depth": 3}, protocols=("few-shot",)),
+        Special({"epochs": 5}, protocols=("few-shot",), shots=(1, 4)),
+        Special({"lr": 0.3}, data=("pets", "cats")),
+        Special({"batch_size": 4}, {"depth": 2}, protocols=("few-shot",), data=("pets",)),
+    )
+    found = resolve(own, special, "own", Case("few-shot", "pets", 16), {"decay": 0.0})
     assert (found.epochs, found.lr, found.batch_size, found.decay) == (20, 0.3, 4, 0.0)
-    assert resolve(own, special, "own", protocol="few-shot", data="cars").lr == 0.2
+    assert resolve(own, special, "own", Case("few-shot", "cars", 2)) == Recipe(lr=0.2, epochs=5)
     assert resolve(own, special, "own") == own
-    assert resolve(own, special, "shared", protocol="few-shot", data="pets") == Recipe()
+    assert resolve(own, special, "shared", Case("few-shot", "pets", 16)) == Recipe()
+    assert special_config(special, "own", Case("few-shot", "cars")) == {"depth": 3}
+    assert special_config(special, "own", Case("few-shot", "pets")) == {"depth": 2}
+    assert special_config(special, "shared", Case("few-shot", "pets")) == {}

@@ -98,6 +98,7 @@ class VisionTower:
         masks: Masks | None = None,
         layers: Sequence[Layer] | None = None,
         read: Sequence[int] | None = None,
+        kept: Callable[[int], int | None] | None = None,
     ) -> Tensor:
         """The rows after layers `first`..`last`.
 
@@ -109,14 +110,15 @@ class VisionTower:
             masks: whole mask of a layer; it is cut to the rows that are read.
             layers: other layers than the tower's own, all of them.
             read: the only rows wanted after layer `last`, which computes no others.
+            kept: from a layer before `last` to how many of its first rows anybody reads; the others are keys only.
         """
         layers = self.layers if layers is None else layers
         last = len(layers) if last is None else last
         for number in range(first, last + 1):
             x_BLD = (edit(number, x_BLD) if edit else x_BLD).to(self.dtype)
             mask, queries = masks(number) if masks else None, None
-            if read is not None and number == last:
-                rows = list(read)
+            rows = _wanted(read if number == last else None, kept(number) if kept and number != last else None)
+            if rows is not None:
                 queries = x_BLD[:, rows]
                 mask = mask[..., rows, :] if mask is not None else None
             with tower_precision(self.device):
@@ -146,3 +148,10 @@ class VisionTower:
             raise InputError(
                 f"Images are on {images.device}, but the backbone is on {self.device}: move one of them with .to(…)."
             )
+
+
+def _wanted(read: Sequence[int] | None, count: int | None) -> list[int] | slice | None:
+    """An index of the rows that are wanted, or None for all."""
+    if read is not None:
+        return list(read)
+    return None if count is None else slice(count)

@@ -100,20 +100,21 @@ def share_of_step(
     micro_batch: int | None,
     precision: str,
     scaler: torch.amp.GradScaler,
+    given: Mapping[str, Tensor] | None = None,
 ) -> Share:
-    """Gradients and loss terms of this process's images, summed over its rows."""
+    """Gradients and loss terms of this process's images, summed over its rows; `given` are draws made elsewhere."""
     device, rows = model.clip.device, len(images.labels)
     share = Share(rows)
     if not rows:
         return share
     autocast = torch.autocast(device.type, DTYPES.get(precision), enabled=precision in DTYPES)
     with autocast, computing(device):
-        text = _Text(model, Batch(None, seed, step))
+        text = _Text(model, Batch(None, seed, step, given=given))
         collected: dict[str, dict[int, Tensor]] = {}
         size = micro_batch or rows
         for first in range(0, rows, size):
             part = images.part(first, first + size) if size < rows else images
-            batch = Batch(part.labels.to(device), seed, step, part.rows, part.size)
+            batch = Batch(part.labels.to(device), seed, step, part.rows, part.size, given)
             _micro_batch(model, text, part, batch, scaler, share, collected)
         text.backward(collected, share)
     return share

@@ -18,7 +18,7 @@ from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError
 from dear.files import sha256
 from dear.loading import make_method
-from dear.methods.recipe import RECIPES, Recipe, RecipeName, resolve
+from dear.methods.recipe import RECIPES, Case, Recipe, RecipeName, resolve, special_config
 from dear.methods.registry import get_method
 from dear.model import Model
 
@@ -49,9 +49,15 @@ class Job:
 
     def build(self, clip: FrozenClip) -> Model:
         """The untrained model with its classes."""
-        method = make_method(self.method, clip, self.config, seed=self.seed)
+        published = special_config(get_method(self.method).special, self.recipe, self.case)
+        method = make_method(self.method, clip, {**published, **self.config}, seed=self.seed)
         classes = class_list(self.class_names, self.dataset.template, dataset=self.dataset.name)
         return Model(clip, method, classes, trained_on=self.class_names, chunk=self.train.class_chunk)
+
+    @property
+    def case(self) -> Case:
+        """What decides which published values hold."""
+        return Case(self.protocol, self.dataset.name, self.shots)
 
     @property
     def resolved(self) -> Recipe:
@@ -59,10 +65,9 @@ class Job:
         method = get_method(self.method)
         return resolve(
             method.recipe,
-            method.recipes,
+            method.special,
             self.recipe,
-            protocol=self.protocol,
-            data=self.dataset.name,
+            self.case,
             changes={} if method.recipe.epochs == 0 and not method.recipe.steps_per_shot else self.train.changes(),
         )
 

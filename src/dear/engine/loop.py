@@ -119,7 +119,7 @@ class _Stepper:
         if met.rows:
             overflow = self.scaler.is_enabled()
             grads = _mean_gradients(share.grads, met, method, ranks, step, overflow_is_fine=overflow)
-            _update(method, self.optimiser, self.scaler, grads, self._recipe.clip_norm, share, step)
+            update(method, self.optimiser, self.scaler, grads, self._recipe.clip_norm, share, step)
         return met
 
 
@@ -192,7 +192,7 @@ def _mean_gradients(
     return found
 
 
-def _update(
+def update(
     method: Method,
     optimiser: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
@@ -201,7 +201,7 @@ def _update(
     share: Share,
     step: int,
 ) -> None:
-    """One update; a parameter without gradient is left alone."""
+    """One update by mean gradients; a parameter without gradient is left alone."""
     if not grads:
         return
     combined = method.combine(grads)

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dear import documents
 from dear.artefact import MANIFEST, TENSORS, read_manifest
 from dear.backbone.clip import FrozenClip
@@ -155,6 +157,8 @@ def _draw(job: Job, model: Model, items: Sequence[Item], workers: int) -> Draw |
     """The drawn images as quantities, for methods that look at them before or after training."""
     if not (model.method.overrides("begin") or model.method.overrides("finish")):
         return None
+    if not model.method.needs.drawn_images:
+        return Draw({}, torch.empty(0, dtype=torch.int64), model.required_classes(), job.seed)
     return drawn_images(model, job.dataset, items, seed=job.seed, crop=job.resolved.crop, workers=workers)
 
 

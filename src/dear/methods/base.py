@@ -28,7 +28,8 @@ from dear.backbone.text import TokenizedPrompts
 from dear.config import Settings
 from dear.data.prompts import ClassList
 from dear.errors import ClassListError
-from dear.methods.recipe import Recipe
+from dear.methods.about import About
+from dear.methods.recipe import Recipe, Special
 
 PURPOSES = ("default", "novel", "transfer")
 """What a readout can be for: everything, classes that were not trained on, other data sets."""
@@ -48,6 +49,8 @@ class Needs:
     """The loss couples the images of a batch, so it must not be cut into micro-batches or over processes."""
     independent: bool = True
     """The features of a class depend on no other class, so class lists may be cut into parts."""
+    drawn_images: bool = True
+    """`begin` and `finish` look at the drawn images, not only at classes and seed."""
     held_out: bool = False
     """`finish` chooses on images held out from the shots."""
     companions: tuple[str, ...] = ()
@@ -122,8 +125,10 @@ class Method(nn.Module):
     Config: ClassVar[type[Settings]] = NoConfig
     recipe: ClassVar[Recipe] = Recipe()
     """How it was published to be trained."""
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Other values by "PROTOCOL", "DATA" or "PROTOCOL/DATA", the more special ones last."""
+    special: ClassVar[tuple[Special, ...]] = ()
+    """Other published values of recipe and config by protocol, data set and shots; the later ones win."""
+    about: ClassVar[About | None] = None
+    """Where it comes from and what it costs."""
     readouts: ClassVar[Mapping[str, str]] = {"default": "logits"}
     """From a purpose to the name of a readout in `Output`."""
     drawn: ClassVar[tuple[str, ...]] = ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import Field
@@ -59,21 +60,61 @@ SHARED = Recipe()
 """One recipe for all methods, for a comparison of methods rather than of budgets."""
 
 
+@dataclass(frozen=True)
+class Special:
+    """Published values that hold in some cases only, of a method's recipe and of its config."""
+
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    protocols: tuple[str, ...] = ()
+    """The protocols it is for; none named: all of them."""
+    data: tuple[str, ...] = ()
+    """The data sets it is for; none named: all of them."""
+    shots: tuple[int, int] = (1, 10**9)
+    """Smallest and largest number of shots it is for."""
+
+    def holds(self, protocol: str | None, data: str | None, shots: int) -> bool:
+        """Whether this is such a case."""
+        least, most = self.shots
+        return (
+            (not self.protocols or protocol in self.protocols)
+            and (not self.data or data in self.data)
+            and least <= shots <= most
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """What decides which published values hold."""
+
+    protocol: str | None = None
+    data: str | None = None
+    shots: int = 16
+
+
 def resolve(
     own: Recipe,
-    special: Mapping[str, Mapping[str, Any]],
+    special: Sequence[Special],
     which: RecipeName,
-    *,
-    protocol: str | None = None,
-    data: str | None = None,
+    case: Case = Case(),  # noqa: B008 (it is immutable)
     changes: Mapping[str, Any] | None = None,
 ) -> Recipe:
-    """The recipe of a training: a method's own for a protocol and a data set, or the shared one, then what was asked.
+    """The recipe of a training: a method's own for this case, or the shared one, then what was asked for.
 
-    `special` holds a method's other values by "PROTOCOL", "DATA" and "PROTOCOL/DATA", the more special ones win.
+    Of `special`, the later ones win.
     """
     values = own.model_dump() if which == "own" else SHARED.model_dump()
-    if which == "own":
-        for key in (protocol, data, f"{protocol}/{data}"):
-            values |= special.get(key or "", {})
-    return Recipe(**{**values, **(changes or {})})
+    return Recipe(**{**values, **_holding(special, which, case, "recipe"), **(changes or {})})
+
+
+def special_config(special: Sequence[Special], which: RecipeName, case: Case) -> dict[str, Any]:
+    """Values of a method's config that were published for this case; none by the shared recipe."""
+    return _holding(special, which, case, "config")
+
+
+def _holding(special: Sequence[Special], which: RecipeName, case: Case, part: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for one in special if which == "own" else ():
+        if one.holds(case.protocol, case.data, case.shots):
+            values |= getattr(one, part)
+    return values

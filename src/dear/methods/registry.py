@@ -15,7 +15,9 @@ from dear.methods.base import Method
 M = TypeVar("M", bound=type[Method])
 
 OWN = {
+    "coop": "dear.methods.coop:CoOp",
     "dear": "dear.methods.dear.method:DearMethod",
+    "maple": "dear.methods.maple:MaPLe",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }
 GROUP = "dear.methods"

@@ -1,0 +1,147 @@
+"""CoOp: learned words in the place of "a photo of a".
+
+Shapes: M learned words, C classes, T tokens, D text width, E joint embedding.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from dear.backbone.clip import FrozenClip
+from dear.backbone.rows import Rows
+from dear.config import Settings
+from dear.data.prompts import ClassList
+from dear.errors import ConfigError
+from dear.methods.about import About
+from dear.methods.base import Batch, Draw, Method, Needs, tokens_of, unit
+from dear.methods.recipe import Recipe, Special
+from dear.methods.tokens import WORDS, placeholders, prompt_rows, random_rows, with_words, word_rows
+
+DASSL: dict[str, Any] = {"optimiser": "sgd", "lr": 2e-3, "batch_size": 32, "drop_last": True, "crop": (0.08, 1.0)}
+"""The training that CoOp and its successors share."""
+
+
+class CoOpConfig(Settings):
+    """Config of CoOp."""
+
+    words: str = WORDS
+    """Words that the context starts from, as many as it has; "" for a random start."""
+    context: int = Field(default=16, ge=1, le=64)
+    """Number of learned words, if they do not start from given ones."""
+    position: Literal["end", "middle", "front"] = "end"
+    """Place of the class name: behind the context, in its middle, or before it."""
+    per_class: bool = False
+    """One context per class instead of one for all; such a model knows no other classes. Starts at random."""
+
+    @property
+    def start(self) -> str:
+        """The words to start from, or ""."""
+        return "" if self.per_class else self.words
+
+    @property
+    def length(self) -> int:
+        """Number of learned words."""
+        return len(self.start.split()) or self.context
+
+
+class FrozenPrompts(NamedTuple):
+    """What prompts are before anything learned enters them."""
+
+    rows: Rows
+    order_CT: Tensor | None
+    """For a name that is not at the end: each prompt's rows, here without positions, as places in [rows, context]."""
+    seen_C: Tensor
+    """Place of each class among the trained ones."""
+
+
+class CoOp(Method):
+    """Learned words in the place of "a photo of a"; the image tower is untouched."""
+
+    name: ClassVar[str] = "coop"
+    Config: ClassVar[type[Settings]] = CoOpConfig
+    recipe: ClassVar[Recipe] = Recipe(**DASSL, epochs=200)
+    special: ClassVar[tuple[Special, ...]] = (
+        Special(config={"words": ""}, protocols=("few-shot",)),
+        Special({"epochs": 100}, protocols=("few-shot",), shots=(2, 7)),
+        Special({"epochs": 50}, protocols=("few-shot",), shots=(1, 1)),
+        Special({"epochs": 50}, protocols=("cross-dataset", "domain")),
+        Special({"epochs": 50}, data=("imagenet",)),
+    )
+    about: ClassVar[About] = About(
+        citation="Zhou et al., Learning to Prompt for Vision-Language Models, IJCV 2022",
+        year=2022,
+        touches="words of the prompt",
+        parameters=2_048,
+        code="KaiyangZhou/CoOp ff61507",
+        licence="MIT",
+    )
+    drawn: ClassVar[tuple[str, ...]] = ("ctx",)
+    config: CoOpConfig
+
+    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
+        super().__init__(clip, config, seed=seed, **saved)
+        self.needs = Needs(drawn_images=False)
+        generator = torch.Generator().manual_seed(seed)
+        if self.config.per_class:
+            self.ctx = nn.Parameter(torch.empty(0))
+        elif self.config.start:
+            self.ctx = nn.Parameter(word_rows(clip, self.config.start, self.config.length))
+        else:
+            self.ctx = random_rows(generator, self.config.length, clip.text.width)
+
+    def begin(self, clip: FrozenClip, draw: Draw) -> None:
+        """Make one context per class."""
+        if self.config.per_class:
+            generator = torch.Generator().manual_seed(draw.seed)
+            shape = len(draw.classes.names), self.config.length, clip.text.width
+            self.ctx.data = random_rows(generator, *shape).data.to(clip.device)
+
+    @property
+    def template(self) -> str:
+        """The prompt whose first words are overwritten."""
+        return f"{self.config.start or placeholders(self.config.length)} {{}}."
+
+    def classes(self, clip: FrozenClip, classes: ClassList) -> FrozenPrompts:
+        """Embedded prompts, and how a name that is not at the end moves."""
+        if self.config.per_class and min(classes.seen or (-1,)) < 0:
+            raise ConfigError(
+                "With per_class=true, coop knows only the classes it was trained on: leave out the others."
+            )
+        seen_C = torch.tensor(classes.seen or range(len(classes.names)), device=clip.device)
+        if self.config.position == "end":
+            return FrozenPrompts(prompt_rows(clip, classes, self.template, self.config.length), None, seen_C)
+        tokens = tokens_of(clip, classes, self.template)
+        embedded = Rows.of(clip.text.embed(tokens.ids_CT), tokens.end_C)
+        return FrozenPrompts(embedded, self._order(clip, classes, tokens.ids_CT.shape[1]), seen_C)
+
+    def _order(self, clip: FrozenClip, classes: ClassList, length: int) -> Tensor:
+        """(C, T): which of [rows, context] stands where, if the name is in the middle or in front."""
+        count = self.config.length
+        half = count // 2 if self.config.position == "middle" else 0
+        context = list(range(length, length + count))
+        orders = []
+        for end in clip.text.tokenize(list(classes.names)).end_C.tolist():
+            name = list(range(1 + count, count + end))
+            rest = list(range(count + end, length))
+            orders.append([0, *context[:half], *name, *context[half:], *rest])
+        return torch.tensor(orders, device=clip.device)
+
+    def prompts(self, clip: FrozenClip, frozen: FrozenPrompts, context: Tensor) -> Rows:
+        """The input of the first text layer with a context (M, D), or one per class."""
+        if frozen.order_CT is None:
+            return with_words(clip, frozen.rows, context)
+        words_CTD = frozen.rows.words
+        each_CMD = context.to(words_CTD.dtype).expand(words_CTD.shape[0], *context.shape[-2:])
+        picked = frozen.order_CT[..., None].expand(-1, -1, words_CTD.shape[-1])
+        x_CTD = torch.cat([words_CTD, each_CMD], dim=1).gather(1, picked)
+        shared = 1 if context.ndim == 3 or self.config.position == "front" else 1 + self.config.length // 2
+        return clip.text.rows(x_CTD, frozen.rows.end, shared)
+
+    def text(self, clip: FrozenClip, frozen: FrozenPrompts, batch: Batch | None = None) -> Tensor:
+        """Class features of unit length (C, E)."""
+        context = self.ctx[frozen.seen_C] if self.config.per_class else self.ctx
+        return unit(clip.text.features(self.prompts(clip, frozen, context)))

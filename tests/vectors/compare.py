@@ -1,0 +1,219 @@
+"""Compares a method with the numbers of its published code.
+
+A file pair NAME.json + NAME.safetensors becomes a `Case`, by the reader of its method (`vectors.readers`); then the
+engine's own step runs on it: forward, loss, gradients, update. What a file holds is compared, or said to be unread.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import dear
+from dear.data.prompts import ClassList, class_list
+from dear.engine.feed import StepImages
+from dear.engine.gradients import Share, share_of_step
+from dear.engine.loop import update
+from dear.engine.optim import make_optimiser
+from dear.loading import make_method, restore
+from dear.methods.base import Output
+from dear.methods.recipe import Recipe
+from vectors.tiny_clip import tiny_clip
+
+Tensors = dict[str, Tensor]
+CONSTANT = Recipe(schedule="constant", warmup_epochs=0)
+NO_SCALER = torch.amp.GradScaler("cpu", enabled=False)
+GIVEN = ("param/", "input/", "buffer/", "teacher/", "lm/", "draw/")
+"""What a file gives; everything else is compared."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file in our words."""
+
+    method: str
+    config: Mapping[str, Any]
+    classes: ClassList
+    recipe: Recipe = CONSTANT
+    """Whose optimiser makes the two steps."""
+    companions: Mapping[str, Any] = field(default_factory=dict)
+    draws: Mapping[str, Tensor] = field(default_factory=dict)
+    """Random numbers by the names that the method asks for them."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    found: Callable[["Run"], Mapping[str, Tensor]] = lambda run: {}
+    """Further quantities of ours by the names of the file, such as "out/meta_bias"."""
+    tolerance: Mapping[str, float] = field(default_factory=dict)
+    """By name of a tensor or of its kind ("step2"), where it is not the usual one."""
+    unread: tuple[str, ...] = ()
+    """Beginnings of names that this comparison has no use for."""
+
+
+@dataclass
+class Run:
+    """A case at work."""
+
+    case: Case
+    facts: dict[str, Any]
+    tensors: Tensors
+    model: dear.Model
+    images: dict[str, Tensor] = field(default_factory=dict)
+    """Frozen quantities of the step's images."""
+    out: Output | None = None
+    """Of the first training step."""
+    terms: dict[str, Tensor] = field(default_factory=dict)
+    share: Share | None = None
+    """Gradients of the first step."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one tensor of ours is from the file's."""
+
+    name: str
+    kind: str
+    error: float
+    tolerance: float
+
+    @property
+    def fits(self) -> bool:
+        return self.error <= self.tolerance
+
+
+def read_pair(path: Path) -> tuple[dict[str, Any], Tensors]:
+    """The JSON of a pair and its tensors."""
+    facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    return facts, load_file(path.with_suffix(".safetensors"))
+
+
+def words(names) -> list[str]:
+    """Class names as our readers of data sets give them: words, no underscores."""
+    return [name.replace("_", " ") for name in names]
+
+
+def classes_of(facts, *, template="a photo of a {}.", dataset=None, names=None, descriptions=None) -> ClassList:
+    """The file's classes, or others of it."""
+    listed = class_list(words(facts["classes"] if names is None else names), template, dataset=dataset)
+    return replace(listed, descriptions=descriptions)
+
+
+def start(case: Case, facts, tensors: Tensors) -> Run:
+    """The model of a case, with the parameters and buffers of its file."""
+    clip = tiny_clip(facts["clip_seed"])
+    method = make_method(case.method, clip, case.config, files=case.files, companions=case.companions)
+    given = {name.split("/", 1)[1]: t for name, t in tensors.items() if name.startswith(("param/", "buffer/"))}
+    own = method.state_dict()
+    restore(method, {**own, **{name: tensor.clone() for name, tensor in given.items()}})
+    if strange := sorted(set(given) - set(own)):
+        raise KeyError(f"{case.method} has no parameter called {', '.join(strange)}")
+    model = dear.Model(clip, method, case.classes, trained_on=case.classes.names, companions=case.companions)
+    return Run(case, facts, tensors, model)
+
+
+def step_images(run: Run) -> StepImages:
+    """The step's images as the engine is given them."""
+    pictures = {"images": run.tensors["input/images"].float()}
+    if "input/images_plain" in run.tensors:
+        pictures["plain:images"] = run.tensors["input/images_plain"].float()
+    count = pictures["images"].shape[0]
+    labels = run.tensors.get("input/labels", torch.zeros(count, dtype=torch.int64))
+    return StepImages(pictures, labels, torch.arange(count), count, ())
+
+
+def take_steps(run: Run, count: int) -> Tensors:
+    """`count` updates on the same batch; what they leave, and the loss of each, as the file would name them."""
+    recipe, method = run.case.recipe, run.model.method
+    optimiser = make_optimiser(recipe, method.trained)
+    found: Tensors = {}
+    for step in range(1, count + 1):
+        share = _share(run, step)
+        if step == 1:
+            run.share = share
+            run.out = share.out
+        found |= {f"loss{step}/{name}": torch.tensor(value / share.rows) for name, value in share.sums.items()}
+        mean = {t: {n: g / share.rows for n, g in by_name.items()} for t, by_name in share.grads.items()}
+        if step == 1:
+            combined = method.combine(mean) if mean else {}
+            found |= {f"grad/{name}": gradient.clone() for name, gradient in combined.items()}
+            found |= {f"grad_{t}/{n}": g.clone() for t, by_name in mean.items() for n, g in by_name.items()}
+        update(method, optimiser, NO_SCALER, mean, recipe.clip_norm, share, step)
+        found |= {f"step{step}/{name}": tensor.detach().clone() for name, tensor in method.state_dict().items()}
+    return found
+
+
+def _share(run: Run, step: int) -> Share:
+    how = {"seed": 0, "step": step, "micro_batch": None, "precision": "fp32", "scaler": NO_SCALER}
+    return share_of_step(run.model, step_images(run), **how, given=run.case.draws)
+
+
+def compare(path: Path, reader: Callable[[dict[str, Any], Tensors], Case]) -> tuple[list[Difference], list[str]]:
+    """Every difference of a file, and the names of what was not compared."""
+    facts, tensors = read_pair(path)
+    case = reader(facts, tensors)
+    run = start(case, facts, tensors)
+    ours = dict(before_training(run))
+    ours |= case.found(run)  # before the steps change anything
+    if "loss/total" in tensors:
+        ours |= _renamed(take_steps(run, 2), facts, tensors)
+        assert run.out is not None
+        ours.setdefault("out/logits", run.out.logits.detach())
+    differences, unread = [], []
+    for name, theirs in tensors.items():
+        if name in ours:
+            differences.append(difference(name, ours[name], theirs, case))
+        elif not name.startswith((*GIVEN, *case.unread)):
+            unread.append(name)
+    for name, theirs in second_losses(facts).items():
+        differences.append(difference(name, ours[name], torch.tensor(theirs), case))
+    return differences, unread
+
+
+@torch.no_grad()
+def before_training(run: Run) -> Tensors:
+    """What every model can be asked: answers in evaluation mode."""
+    if "input/images" not in run.tensors:
+        return {}
+    out = run.model(run.tensors["input/images"].float())
+    found = {"out/logits_eval": out.logits}
+    if "out/logits_eval" not in run.tensors and "out/logits" in run.tensors:
+        found["out/logits"] = out.logits  # "evaluation logits equal training logits"
+    return found
+
+
+def _renamed(steps: Tensors, facts, tensors: Tensors) -> Tensors:
+    """Losses of the first step as "loss/NAME", of the second as "second/NAME"."""
+    found = {name: tensor for name, tensor in steps.items() if not name.startswith("loss")}
+    found |= {f"loss/{name[6:]}": tensor for name, tensor in steps.items() if name.startswith("loss1/")}
+    found |= {f"second/{name[6:]}": tensor for name, tensor in steps.items() if name.startswith("loss2/")}
+    found["loss/second_step"] = found["second/total"]
+    for name in (name for name in tensors if name.startswith("grad/") and name not in found):
+        if name.removeprefix("grad/") in facts.get("no_gradient", ()):
+            found[name] = torch.zeros_like(tensors[name])
+    return found
+
+
+def second_losses(facts) -> dict[str, float]:
+    """The losses of a second step on the same batch, where a file tells them."""
+    told = facts.get("loss_at_second_step", facts.get("second_step"))
+    if isinstance(told, dict):
+        told = told.get("losses", told)
+        return {f"second/{name}": value for name, value in told.items() if isinstance(value, float)}
+    return {} if told is None else {"second/total": told}
+
+
+def difference(name: str, ours: Tensor, theirs: Tensor, case: Case) -> Difference:
+    """The largest difference; of gradients in units of max(1, largest entry)."""
+    group = name.split("/", 1)[0]
+    kind = {"loss": "losses", "second": "losses"}.get(group, "gradients" if group.startswith("grad") else group)
+    kind = "logits" if "logits" in name else kind
+    if ours.shape != theirs.shape:
+        raise ValueError(f"{name} is {tuple(ours.shape)}, but {tuple(theirs.shape)} in the file")
+    error = float((ours.detach().double() - theirs.double()).abs().max()) if theirs.numel() else 0.0
+    if kind == "gradients":
+        error /= max(1.0, float(theirs.double().abs().max()))
+    usual = {"step1": 1e-6, "step2": 1e-6}.get(kind, 1e-4)
+    return Difference(name, kind, error, case.tolerance.get(name, case.tolerance.get(group, usual)))
