@@ -1,10 +1,12 @@
 """Numbers and files of format 1, made at commit 929d2f9 with the versions beside them: they stay the same and readable.
 
-The golden curve is compared bit for bit under those versions, and to 1e-4 under others.
+The golden curve was made on two processors, whose kernels differ in the last bits. It is compared bit for bit under
+those versions on those processors, and to 1e-4 elsewhere.
 """
 
 import json
 import platform
+import re
 import shutil
 import sys
 from importlib.metadata import version
@@ -27,7 +29,8 @@ from dear.world.datasets import World
 
 HERE = Path(__file__).parent
 FORMAT_1 = HERE / "format1"
-CURVE = json.loads((HERE / "loss_curve.json").read_text())
+CURVES = [json.loads(path.read_text()) for path in sorted(HERE.glob("loss_curve*.json"))]
+CURVE = CURVES[0]
 EXPECTED = json.loads((FORMAT_1 / "expected.json").read_text())
 CELLS = sorted((FORMAT_1 / "cells").glob("*.json"))
 STEPS = 20
@@ -88,14 +91,33 @@ def logged(row: dict, name: str) -> float | int:
     return row[name] if name in row else row[RENAMED[name]]
 
 
+def processor() -> str:
+    """What decides which kernels compute: maker, family and model of the processor, and its vector instructions."""
+    info = Path("/proc/cpuinfo")
+    told = dict(re.findall(r"^(vendor_id|cpu family|model)\s*: (.*)$", info.read_text() if info.exists() else "", re.M))
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"{told.get('vendor_id')} {told.get('cpu family')}/{told.get('model')} {capability}"
+
+
+def pinned_curve(rows: list[dict]) -> tuple[dict, bool]:
+    """The curve to compare with, and whether bit for bit: the one of this processor, or the one that begins alike."""
+    exact = same_versions(CURVE["versions"])
+    for one in CURVES:
+        begins_alike = float(logged(rows[0], "total")).hex() == one["rows"][0]["total"]
+        if one.get("processor") == processor() or begins_alike:
+            return one, exact
+    return CURVE, False
+
+
 @pytest.mark.parametrize("step", range(1, STEPS + 1))
 def test_golden_loss_curve(curve, step):
-    pinned, row = CURVE["rows"][step - 1], curve[0][step - 1]
-    for name, value in pinned.items():
+    pin, exact = pinned_curve(curve[0])
+    row = curve[0][step - 1]
+    for name, value in pin["rows"][step - 1].items():
         found = logged(row, name)
         if not isinstance(value, str):
             assert found == value, name
-        elif same_versions(CURVE["versions"]):
+        elif exact:
             assert float(found).hex() == value, name
         else:
             assert found == pytest.approx(float.fromhex(value), rel=1e-4), name
@@ -108,19 +130,20 @@ def parameter_of(parameters: dict[str, torch.Tensor], name: str) -> torch.Tensor
 
 
 def test_golden_parameters(curve):
-    pinned, parameters = CURVE["parameters_sha256"], curve[1]
+    pin, exact = pinned_curve(curve[0])
+    pinned, parameters = pin["parameters_sha256"], curve[1]
     assert len(parameters) == len(pinned)
     for name, value in pinned.items():
         found = parameter_of(parameters, name)
         assert bool(found.isfinite().all())
-        if same_versions(CURVE["versions"]):
+        if exact:
             assert sha256(found.contiguous().numpy().tobytes()) == value, name
 
 
 def test_the_pins_are_of_the_tested_versions():
     """Else they would be compared loosely in CI too."""
     tested = dict(line.split("==") for line in (HERE.parents[1] / "constraints.txt").read_text().split())
-    for recorded in (CURVE["versions"], EXPECTED["versions"]):
+    for recorded in (*(one["versions"] for one in CURVES), EXPECTED["versions"]):
         assert {name: tested[name] for name in recorded if name not in ("dear", "python")}.items() <= recorded.items()
 
 

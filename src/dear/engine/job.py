@@ -11,6 +11,7 @@ from typing import Any
 
 from dear import __version__
 from dear.backbone.clip import FrozenClip
+from dear.config import Settings
 from dear.data.dataset import Dataset, Item
 from dear.data.prompts import class_list
 from dear.data.splits import Half, few_shot, held_out, labels_of, restrict
@@ -19,7 +20,7 @@ from dear.errors import ConfigError, DataError
 from dear.files import sha256
 from dear.loading import make_method
 from dear.methods.recipe import RECIPES, Case, Recipe, RecipeName, resolve, special_config
-from dear.methods.registry import get_method
+from dear.methods.registry import get_method, list_methods
 from dear.model import Model
 
 HELD_OUT = 4
@@ -131,12 +132,22 @@ def describe(job: Job, model: Model) -> dict[str, Any]:
 def fingerprint(description: Mapping[str, Any], *, images: bool = True) -> str:
     """Hash of a description; a backbone counts by its weights, not by the name it was asked for.
 
+    What is at its default does not count, so that a setting that a newer version adds changes no fingerprint.
     `images` leaves the content of the images out, which descriptions of format 1 do not know.
     """
     backbone = {key: description["backbone"][key] for key in ("precision", "weights_sha256")}
     left_out = {"recipe"} if images else {"recipe", "images_sha256"}
     counted = {name: value for name, value in description.items() if name not in left_out}
+    counted["train"] = _told(counted["train"], Recipe())
+    if counted["method"] in list_methods():
+        counted["settings"] = _told(counted["settings"], get_method(counted["method"]).Config())
     return sha256(json.dumps({**counted, "backbone": backbone}, sort_keys=True).encode())
+
+
+def _told(values: Mapping[str, Any], usual: Settings) -> dict[str, Any]:
+    """The values that are not the usual ones."""
+    known = usual.model_dump(mode="json")
+    return {name: value for name, value in values.items() if name not in known or value != known[name]}
 
 
 def versions() -> dict[str, str]:
