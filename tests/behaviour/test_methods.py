@@ -22,6 +22,7 @@ from dear.engine.run import run_job
 from dear.errors import ConfigError, InputError
 from dear.methods.base import PURPOSES
 from helpers import TINY_CONFIGS, WITHOUT_GRADIENT, build, move_parameters, plain_images
+from plain_towers import plain_clip
 from toys import Toy
 
 METHODS = dear.list_methods()
@@ -189,6 +190,18 @@ def test_other_classes_are_a_view(model, images):
     assert view.classes.seen == (1, 2, 3)
     assert model.for_classes(["new", "dog"]).classes.seen == (-1, 2)
     assert torch.equal(model(images).logits, before)
+
+
+def test_savings_change_no_number(model, images):
+    """Logits, loss and gradients beside those of the same method on towers that save nothing."""
+    plain = dear.Model(plain_clip(model.clip), model.method, model.classes, trained_on=model.trained_on)
+    plain.companions.update(model.companions)
+    with torch.no_grad():
+        assert apart(model(images).logits, plain(images).logits) < CLOSE
+    (grads, sums), (theirs, told) = share(model, images), share(plain, images)
+    assert sums == pytest.approx(told, rel=CLOSE, abs=1e-6)
+    for term, by_name in theirs.items():
+        assert apart(grads[term], by_name) < 10 * CLOSE
 
 
 class KilledError(BaseException):

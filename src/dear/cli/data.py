@@ -60,16 +60,47 @@ def check_data(name: Name, root: Root = Path("data"), quick: Quick = False) -> N
 
 
 @list_app.command("methods")
-def list_all_methods() -> None:
-    """List every adaptation method, its own recipe, and what it is."""
+def list_all_methods(
+    method: Annotated[
+        str | None, typer.Argument(metavar="[METHOD]", help="Name of a method, for everything about it.")
+    ] = None,
+) -> None:
+    """List every adaptation method: what it trains, touches and needs; everything about one if it is named."""
     from dear.methods.registry import get_method, list_methods
 
-    rows = [("method", "own recipe", "what")]
+    if method is not None:
+        typer.echo(columns(_facts(get_method(method))))
+        return
+    rows = [("method", "year", "trains", "touches", "needs")]
     for name in list_methods():
-        method = get_method(name)
-        about = (method.__doc__ or "").strip().splitlines()
-        rows.append((name, _recipe(method.recipe), about[0] if about else ""))
+        about = get_method(name).about
+        if about is None:
+            rows.append((name, "-", "-", "-", "-"))
+        else:
+            rows.append((name, str(about.year), _trained(about), about.touches, about.needs))
     typer.echo(columns(rows))
+    typer.echo("\ntrains: numbers that are trained on ViT-B/16. 'dear ls methods NAME' says more, with the citation.")
+
+
+def _trained(about: Any) -> str:
+    return about.trained if about.parameters is None else f"{about.parameters:,}"
+
+
+def _facts(method: Any) -> list[tuple[str, ...]]:
+    """Everything about a method, one line each."""
+    about, doc = method.about, (method.__doc__ or "").strip().splitlines()
+    rows = [("method", method.name), ("what", doc[0] if doc else "")]
+    if about is not None:
+        rows += [
+            ("trains on ViT-B/16", _trained(about)),
+            ("touches", about.touches),
+            ("needs", about.needs),
+            ("year", str(about.year)),
+            ("cite", about.citation),
+            *([("published code", f"{about.code}, licence: {about.licence}")] if about.code else []),
+        ]
+    readouts = ", ".join(f"{name} ({purpose})" for purpose, name in method.readouts.items())
+    return [*rows, ("own recipe", _recipe(method.recipe)), ("readouts", readouts)]
 
 
 @list_app.command("backbones")

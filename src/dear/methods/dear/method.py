@@ -19,6 +19,7 @@ from dear.backbone.rows import Rows
 from dear.config import Settings
 from dear.data.prompts import ClassList
 from dear.errors import ConfigError
+from dear.methods.about import About
 from dear.methods.base import Batch, Method, Needs, Output, tokens_of, unit
 from dear.methods.dear.config import DearConfig
 from dear.methods.dear.fusion import fuse, initial_scalars
@@ -50,6 +51,13 @@ class DearMethod(Method):
     name: ClassVar[str] = "dear"
     Config: ClassVar[type[Settings]] = DearConfig
     readouts: ClassVar[Mapping[str, str]] = {"default": "fusion", "transfer": "decoupled"}
+    about: ClassVar[About] = About(
+        citation="Ma et al., DeAR: Fine-Grained VLM Adaptation by Decomposing Attention Head Roles, CVPR 2026",
+        year=2026,
+        touches="both towers, last four layers",
+        parameters=399_622,
+        needs="a role map",
+    )
     untold: ClassVar[tuple[str, ...]] = ("roles",)
     config: DearConfig
 

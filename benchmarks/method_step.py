@@ -1,0 +1,201 @@
+"""What a training step of each method costs, ours beside a plain implementation of the same method.
+
+Plain is the method on towers without savings (`tests/plain_towers.py`): 77 text positions, every row of every layer,
+nothing shared between prompts. What the published code computes in every step is computed in every step: `classes` is
+part of it for the methods whose code runs the whole text tower per step (`EVERY_STEP`). Ours is measured live (from
+images) and cached (from frozen quantities that are kept). A step is forward, loss, backward and update; a speed is a
+ratio of medians of steps taken in turn in one run. Peak memory: each way in a process of its own.
+
+    python benchmarks/method_step.py --methods coop,maple --classes 50 --batch 4 --out method-step.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from class_words import class_names
+
+from dear.backbone.clip import FrozenClip
+from dear.backbone.load import load_clip
+from dear.engine.feed import IMAGES, StepImages
+from dear.engine.gradients import share_of_step
+from dear.engine.loop import update
+from dear.engine.optim import make_optimiser
+from dear.loading import make_method
+from dear.markdown import table
+from dear.methods.base import Draw
+from dear.methods.recipe import SHARED
+from dear.methods.registry import get_method, list_methods
+from dear.model import Model
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from helpers import SPECIAL_CONFIGS, move_parameters
+from plain_towers import plain_clip
+
+EVERY_STEP = ("dear", "mmrl", "mmrlpp", "skiptuning", "tcp")
+"""Methods whose published code runs text layers that never change in every step."""
+NO_SCALER = torch.amp.GradScaler("cpu", enabled=False)
+
+
+def build(name: str, clip: FrozenClip, classes: int) -> Model:
+    """A method as some training would leave it, for as many classes."""
+    names = class_names(classes)
+    method = make_method(name, clip, SPECIAL_CONFIGS.get(name, {}), seed=1)
+    model = Model(clip, method, trained_on=names).for_classes(names)
+    if method.overrides("begin"):
+        generator = torch.Generator().manual_seed(0)
+        count, width = 2 * classes, clip.geometry.embed_dim
+        drawn = {"feature": torch.randn(method.needs.views, count, width, generator=generator)}
+        method.begin(clip, Draw(drawn, torch.arange(count) % classes, model.required_classes()))
+    move_parameters(model)
+    return model
+
+
+def images_of(clip: FrozenClip, batch: int, classes: int, views: int) -> StepImages:
+    """A step's pictures, as the engine is given them."""
+    size, rows = clip.geometry.image_size, batch * views
+    generator = torch.Generator().manual_seed(0)
+    pictures = {
+        IMAGES: torch.randn(rows, 3, size, size, generator=generator),
+        f"plain:{IMAGES}": torch.randn(batch, 3, size, size, generator=generator),
+    }
+    labels = (torch.arange(batch) * 7 % classes).repeat(views)
+    return StepImages(pictures, labels, torch.arange(rows), rows, ())
+
+
+def stepper(model: Model, images: StepImages, *, cached: bool, every_step: bool) -> Callable[[], None]:
+    """One whole step of a model, to be called again and again."""
+    optimiser = make_optimiser(SHARED, model.method.trained)
+    if cached:
+        kept = model.states(images.inputs[IMAGES], training=True, plain_images=images.inputs[f"plain:{IMAGES}"])
+        images = StepImages(kept, images.labels, images.rows, images.size, ())
+
+    def step() -> None:
+        if every_step:
+            model._parts = None
+        how: dict[str, Any] = {"seed": 1, "step": 1, "micro_batch": None, "precision": "fp32", "scaler": NO_SCALER}
+        share = share_of_step(model, images, **how)
+        grads = {term: {n: g / share.rows for n, g in named.items()} for term, named in share.grads.items()}
+        update(model.method, optimiser, NO_SCALER, grads, None, share, 1)
+
+    return step
+
+
+def ways(name: str, clip: FrozenClip, classes: int, batch: int, chosen: Sequence[str]) -> dict[str, Callable[[], None]]:
+    """The ways to make a step: "plain", "live", "cached"."""
+    found = {}
+    for way in chosen:
+        model = build(name, plain_clip(clip) if way == "plain" else clip, classes)
+        images = images_of(clip, batch, classes, model.method.needs.views)
+        every_step = way == "plain" and name in EVERY_STEP
+        found[way] = stepper(model, images, cached=way == "cached", every_step=every_step)
+    return found
+
+
+def measure(name: str, clip: FrozenClip, classes: int, batch: int, plain: int, ours: int) -> dict[str, Any]:
+    """Seconds of steps taken in turn: a plain one, then some of ours beside it; the first of each warms up."""
+    steps = ways(name, clip, classes, batch, ("plain", "live", "cached"))
+    for way in ("live", "cached"):
+        steps[way]()
+    seconds: dict[str, list[float]] = {way: [] for way in steps}
+    for _ in range(plain):
+        for way, work in steps.items():
+            for _ in range(1 if way == "plain" else -(-ours // plain)):
+                start = time.perf_counter()
+                work()
+                seconds[way].append(time.perf_counter() - start)
+    middle = {way: median(times) for way, times in seconds.items()}
+    return {"method": name, "classes": classes, "batch": batch, "seconds": seconds, "median": middle}
+
+
+def status(field: str) -> float:
+    """A size of this process in MB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
+
+
+def peak(name: str, clip: FrozenClip, classes: int, batch: int, way: str) -> float:
+    """MB that this process grows by at most during one step, with the frozen part of the classes."""
+    step = ways(name, clip, classes, batch, [way])[way]
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+    before = status("VmRSS:")
+    step()
+    return status("VmHWM:") - before
+
+
+def peaks(given: argparse.Namespace, name: str, classes: int) -> dict[str, float]:
+    """Each way in a process of its own."""
+    found = {}
+    for way in ("plain", "live"):
+        words = [sys.executable, __file__, "--clip", given.clip, "--methods", name, "--classes", str(classes)]
+        words += ["--batch", str(given.batch), "--threads", str(given.threads), "--memory-of", way]
+        found[way] = float(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    return found
+
+
+def report(rows: Sequence[dict[str, Any]]) -> str:
+    """A Markdown table."""
+    head = ("method", "classes", "batch", "plain s", "live s", "plain ÷ live", "plain ÷ cached", "MB plain", "MB live")
+    lines = []
+    for row in rows:
+        middle, memory = row["median"], row.get("megabytes", {})
+        live, cached = middle["plain"] / middle["live"], middle["plain"] / middle["cached"]
+        sizes = [f"{memory[way]:,.0f}" if way in memory else "–" for way in ("plain", "live")]
+        times = [f"{middle[way]:.2f}" for way in ("plain", "live")]
+        lines.append(
+            (row["method"], str(row["classes"]), str(row["batch"]), *times, f"{live:.1f}", f"{cached:.1f}", *sizes)
+        )
+    return table(head, lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clip", default="ViT-B-16-quickgelu")
+    parser.add_argument("--methods", default="all", help="comma-separated, or all that train")
+    parser.add_argument("--classes", type=int, nargs="+", default=[50])
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--plain", type=int, default=2, help="plain steps")
+    parser.add_argument("--ours", type=int, default=5, help="steps of ours")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--memory-of", choices=["plain", "live"], help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    clip = load_clip(given.clip, "random")
+    if given.memory_of:
+        print(peak(given.methods, clip, given.classes[0], given.batch, given.memory_of))
+        return
+    trains = [
+        name for name in list_methods() if get_method(name).recipe.epochs or get_method(name).recipe.steps_per_shot
+    ]
+    rows = []
+    for name in trains if given.methods == "all" else given.methods.split(","):
+        for classes in given.classes:
+            row = measure(name, clip, classes, given.batch, given.plain, given.ours)
+            if not given.no_memory:
+                row["megabytes"] = peaks(given, name, classes)
+            rows.append(row)
+            print(report(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
+    print(report(rows))
+    if given.out:
+        facts = {"clip": given.clip, "threads": given.threads, "torch": torch.__version__, "rows": rows}
+        given.out.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
