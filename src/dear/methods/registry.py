@@ -17,7 +17,10 @@ M = TypeVar("M", bound=type[Method])
 OWN = {
     "coop": "dear.methods.coop:CoOp",
     "dear": "dear.methods.dear.method:DearMethod",
+    "ivlp": "dear.methods.ivlp:IVLP",
     "maple": "dear.methods.maple:MaPLe",
+    "promptsrc": "dear.methods.promptsrc:PromptSRC",
+    "vpt": "dear.methods.vpt:VPT",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }
 GROUP = "dear.methods"

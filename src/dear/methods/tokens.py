@@ -14,7 +14,7 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.rows import Rows
 from dear.data.prompts import ClassList
 from dear.errors import ConfigError
-from dear.methods.base import tokens_of
+from dear.methods.base import tokens_of, unit
 
 WORDS = "a photo of a"
 """What most prompts begin with, and the start of many learned rows."""
@@ -55,6 +55,11 @@ def prompt_rows(clip: FrozenClip, classes: ClassList, template: str, slots: int)
             f"{slots} learned words do not fit before the class name in {template!r}: use at most {int(before[0]) - 1}."
         )
     return clip.text.rows(clip.text.embed(tokens.ids_CT), tokens.end_C, tokens.shared)
+
+
+def frozen_features(clip: FrozenClip, classes: ClassList, template: str) -> Tensor:
+    """Plain CLIP's class features of unit length (C, E), by a template."""
+    return unit(clip.text.features(prompt_rows(clip, classes, template, 0)))
 
 
 def with_words(clip: FrozenClip, rows: Rows, words: Tensor) -> Rows:

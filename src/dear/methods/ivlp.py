@@ -1,0 +1,95 @@
+"""IVLP: learned words in the text tower and learned rows in the image tower, independent of each other.
+
+Shapes: n learned rows per layer, B images, C classes, E joint embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from dear.backbone.clip import FrozenClip
+from dear.backbone.rows import Rows
+from dear.config import Settings
+from dear.data.prompts import ClassList
+from dear.methods.about import About
+from dear.methods.base import Batch, Method, Needs, Output, unit
+from dear.methods.coop import DASSL
+from dear.methods.maple import SlotConfig, slot_start, slot_template
+from dear.methods.recipe import Recipe
+from dear.methods.tokens import deep_words, prompt_rows, prompted_image, random_rows, with_words
+
+
+class IVLPConfig(SlotConfig):
+    """Config of IVLP."""
+
+    text_context: int = Field(default=2, ge=1, le=64)
+    """Number of learned words per layer."""
+    image_context: int = Field(default=2, ge=1, le=256)
+    """Number of learned image rows per layer."""
+    text_depth: int = Field(default=12, ge=1)
+    """Number of text layers, from the first on, that get learned words of their own."""
+    image_depth: int = Field(default=12, ge=0)
+    """Number of image layers, from the first on, that get learned rows of their own; 0 leaves the tower untouched."""
+
+
+class IVLP(Method):
+    """Learned words in the text tower and learned rows in the image tower, side by side."""
+
+    name: ClassVar[str] = "ivlp"
+    Config: ClassVar[type[Settings]] = IVLPConfig
+    recipe: ClassVar[Recipe] = Recipe(**{**DASSL, "lr": 3.5e-3, "batch_size": 4}, epochs=5)
+    about: ClassVar[About | None] = About(
+        citation="Khattak et al., MaPLe: Multi-modal Prompt Learning, CVPR 2023 (its independent baseline)",
+        year=2023,
+        touches="both towers, layers 1–12",
+        parameters=30_720,
+        code="muzairkhattak/multimodal-prompt-learning 69bce21",
+        licence="MIT",
+    )
+    config: IVLPConfig
+
+    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
+        super().__init__(clip, config, seed=seed, **saved)
+        generator, told = torch.Generator().manual_seed(seed), self.config
+        self.needs = Needs(image=("rows@1" if told.image_depth else "feature",))
+        later = range(1, min(told.text_depth, clip.text.depth))
+        self.text_prompts = nn.ParameterList(
+            [
+                slot_start(clip, told.words, told.text_context, generator),
+                *(random_rows(generator, told.text_context, clip.text.width) for _ in later),
+            ]
+        )
+        self.vision_prompts = nn.ParameterList(
+            random_rows(generator, told.image_context, clip.vision.width)
+            for _ in range(min(told.image_depth, clip.vision.depth))
+        )
+
+    def classes(self, clip: FrozenClip, classes: ClassList) -> Any:
+        """Embedded prompts, whose first words are overwritten."""
+        template = slot_template(self.config.words, self.config.text_context)
+        return prompt_rows(clip, classes, template, self.config.text_context)
+
+    def text(self, clip: FrozenClip, frozen: Any, batch: Batch | None = None) -> Any:
+        """Class features of unit length (C, E)."""
+        return self.prompted_text(clip, frozen)
+
+    def prompted_text(self, clip: FrozenClip, rows: Rows) -> Tensor:
+        """Class features of unit length (C, E) with the learned words."""
+        words = list(self.text_prompts)
+        return unit(clip.text.features(with_words(clip, rows, words[0]), edit=deep_words(words)))
+
+    def prompted_image(self, clip: FrozenClip, image: Mapping[str, Tensor]) -> Tensor:
+        """Image features of unit length (B, E) with the learned rows."""
+        if not self.config.image_depth:
+            return unit(image["feature"])
+        return unit(prompted_image(clip, image["rows@1"], list(self.vision_prompts)))
+
+    def forward(self, clip: FrozenClip, image: Mapping[str, Tensor], text: Any, batch: Batch | None = None) -> Output:
+        """Cosines of prompted image and class features."""
+        feature_BE = self.prompted_image(clip, image)
+        return Output({"logits": clip.temperature * feature_BE @ text.T}, {"cls": feature_BE}, classes=text)

@@ -1,0 +1,139 @@
+"""PromptSRC: IVLP held near plain CLIP by three terms, and the Gaussian average of its epochs.
+
+Shapes: B images, C classes, E joint embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from dear.backbone.clip import FrozenClip
+from dear.backbone.rows import Rows
+from dear.config import Settings
+from dear.data.prompts import ClassList
+from dear.methods.about import About
+from dear.methods.base import Batch, Output, unit
+from dear.methods.coop import DASSL
+from dear.methods.ivlp import IVLP, IVLPConfig
+from dear.methods.recipe import Recipe, Special
+from dear.methods.templates import SIXTY
+
+
+class PromptSRCConfig(IVLPConfig):
+    """Config of PromptSRC."""
+
+    text_context: int = Field(default=4, ge=1, le=64)
+    """Number of learned words per layer."""
+    image_context: int = Field(default=4, ge=1, le=256)
+    """Number of learned image rows per layer."""
+    text_depth: int = Field(default=9, ge=1)
+    """Number of text layers, from the first on, that get learned words of their own."""
+    image_depth: int = Field(default=9, ge=0)
+    """Number of image layers, from the first on, that get learned rows of their own; 0 leaves the tower untouched."""
+    text_weight: float = Field(default=25.0, ge=0)
+    """Weight of the distance of class features to plain CLIP's, averaged over sixty templates."""
+    image_weight: float = Field(default=10.0, ge=0)
+    """Weight of the distance of image features to plain CLIP's."""
+    logits_weight: float = Field(default=1.0, ge=0)
+    """Weight of the divergence of the answers from plain CLIP's."""
+
+
+@dataclass
+class FrozenClasses:
+    """What never changes of a class list."""
+
+    rows: Rows
+    """Embedded prompts, whose first words are overwritten."""
+    classes: ClassList
+    targets: Tensor | None = None
+    """(C, E): plain CLIP's class features by sixty templates; made by the first training step, as only training needs
+    them and they cost sixty times as much as everything else.
+    """
+
+
+class TrainedClasses(NamedTuple):
+    """What a training step is given of the classes."""
+
+    features: Tensor
+    targets: Tensor
+
+
+@torch.no_grad()
+def averaged_features(clip: FrozenClip, classes: ClassList, templates: tuple[str, ...] = SIXTY) -> Tensor:
+    """Plain CLIP's class features (C, E): the mean over templates of raw features, then made unit length."""
+    total = sum(clip.text.encode(classes.prompts(template)) for template in templates)
+    return unit(torch.as_tensor(total) / len(templates))
+
+
+class PromptSRC(IVLP):
+    """Learned words and image rows, held near plain CLIP; the epochs are averaged with Gaussian weights."""
+
+    name: ClassVar[str] = "promptsrc"
+    Config: ClassVar[type[Settings]] = PromptSRCConfig
+    recipe: ClassVar[Recipe] = Recipe(
+        **{**DASSL, "lr": 2.5e-3, "batch_size": 4}, epochs=20, average="gaussian", gaussian=(15.0, 1.0)
+    )
+    special: ClassVar[tuple[Special, ...]] = (
+        Special({"gaussian": (6.0, 10.0)}, {"text_depth": 3, "image_depth": 3}, protocols=("cross-dataset", "domain")),
+        Special({"epochs": 50, "gaussian": (30.0, 30.0)}, protocols=("few-shot",)),
+        Special(
+            {"gaussian": (45.0, 5.0)},
+            protocols=("few-shot",),
+            data=("stanford_cars", "oxford_flowers", "fgvc_aircraft", "dtd", "eurosat"),
+        ),
+    )
+    about: ClassVar[About | None] = About(
+        citation="Khattak et al., Self-regulating Prompts: Foundational Model Adaptation without Forgetting, ICCV 2023",
+        year=2023,
+        touches="both towers, layers 1–9",
+        parameters=46_080,
+        code="muzairkhattak/PromptSRC bb95c77",
+        licence="MIT",
+    )
+    config: PromptSRCConfig
+
+    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
+        super().__init__(clip, config, seed=seed, **saved)
+        self.needs = replace(self.needs, training=("feature",))
+
+    def classes(self, clip: FrozenClip, classes: ClassList) -> FrozenClasses:
+        """Embedded prompts, and the names that targets are made of."""
+        return FrozenClasses(super().classes(clip, classes), classes)
+
+    def text(self, clip: FrozenClip, frozen: FrozenClasses, batch: Batch | None = None) -> Tensor | TrainedClasses:
+        """Class features of unit length (C, E); in training with plain CLIP's as targets."""
+        features_CE = self.prompted_text(clip, frozen.rows)
+        if batch is None:
+            return features_CE
+        if frozen.targets is None:
+            frozen.targets = averaged_features(clip, frozen.classes)
+        return TrainedClasses(features_CE, frozen.targets)
+
+    def forward(self, clip: FrozenClip, image: Mapping[str, Tensor], text: Any, batch: Batch | None = None) -> Output:
+        """Cosines of prompted image and class features; in training also plain CLIP's features and answers."""
+        if batch is None:
+            return super().forward(clip, image, text)
+        out = super().forward(clip, image, text.features, batch)
+        plain_BE, plain_CE = unit(image["feature"]), text.targets.detach()
+        plain = {"image": plain_BE, "text": plain_CE, "logits": clip.temperature * plain_BE @ plain_CE.T}
+        return Output(out.readouts, out.features, classes=out.classes, rest=plain)
+
+    def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy, and three terms that hold class features, image features and answers near plain CLIP's."""
+        told, plain = self.config, out.rest
+        assert out.classes is not None
+        wanted_BC, found_BC = plain["logits"].log_softmax(1), out.logits.log_softmax(1)
+        divergence = F.kl_div(found_BC, wanted_BC, reduction="sum", log_target=True)
+        return {
+            **super().loss(out, batch),
+            "scl_text": told.text_weight * F.l1_loss(out.classes, plain["text"]),
+            "scl_image": told.image_weight * F.l1_loss(out.features["cls"], plain["image"]),
+            "scl_logits": told.logits_weight * divergence / found_BC.numel(),  # per answer, not per image
+        }
