@@ -18,6 +18,8 @@ OWN = {
     "coop": "dear.methods.coop:CoOp",
     "dear": "dear.methods.dear.method:DearMethod",
     "maple": "dear.methods.maple:MaPLe",
+    "mmrl": "dear.methods.mmrl:MMRL",
+    "mmrlpp": "dear.methods.mmrlpp:MMRLpp",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }
 GROUP = "dear.methods"
