@@ -21,6 +21,8 @@ OWN = {
     "maple": "dear.methods.maple:MaPLe",
     "promptsrc": "dear.methods.promptsrc:PromptSRC",
     "vpt": "dear.methods.vpt:VPT",
+    "mmrl": "dear.methods.mmrl:MMRL",
+    "mmrlpp": "dear.methods.mmrlpp:MMRLpp",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }
 GROUP = "dear.methods"
