@@ -48,6 +48,15 @@ def images(clip):
     return plain_images(clip, 4)
 
 
+@pytest.fixture(params=METHODS)
+def chosen(request, tiny_clips):
+    """A model on one of the CLIPs, another one for the next method: for tests that take long."""
+    names = list(TINY_CONFIGS)
+    model = build(request.param, tiny_clips[names[METHODS.index(request.param) % len(names)]], NAMES)
+    move_parameters(model)
+    return model
+
+
 def apart(ours, theirs):
     """Relative distance of two tensors, or of two dicts of them."""
     if isinstance(theirs, dict):
@@ -208,7 +217,8 @@ class KilledError(BaseException):
     """Stands for the power going off."""
 
 
-def test_trained_killed_and_resumed_to_the_same_bytes(model, clip, tmp_path, monkeypatch):
+def test_trained_killed_and_resumed_to_the_same_bytes(chosen, tmp_path, monkeypatch):
+    model, clip = chosen, chosen.clip
     monkeypatch.setattr(runs, "train", lambda *args, **kwargs: train(*args, **kwargs, checkpoint_every=1))
     toy = Toy(per_class=2)
     job = toy.job(method=model.name, epochs=1, batch_size=3)
@@ -250,7 +260,9 @@ def test_chunks_of_classes_are_the_whole(model, images):
 
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, CLOSE), (torch.float64, 1e-12)], ids=["fp32", "fp64"])
-def test_micro_batches_are_the_whole(model, images, dtype, close):
+def test_micro_batches_are_the_whole(chosen, dtype, close):
+    model, clip = chosen, chosen.clip
+    images = plain_images(clip, 4)
     if model.method.needs_whole_batch or model.method.needs.views > 1:
         return  # such a method refuses them
     model = copy.deepcopy(model).to(dtype)  # a copy: the backbone is shared by all tests
@@ -262,7 +274,8 @@ def test_micro_batches_are_the_whole(model, images, dtype, close):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_exports_with_a_free_batch_size(model, clip):
+def test_exports_with_a_free_batch_size(chosen):
+    model, clip = chosen, chosen.clip
     free = {"images": {0: torch.export.Dim("batch")}}
     with torch.no_grad():
         baked = model.eval().baked().eval()
@@ -273,10 +286,11 @@ def test_exports_with_a_free_batch_size(model, clip):
             assert apart(exported(shown), model(shown).logits) < CLOSE
 
 
-def test_two_threads_with_two_class_lists_never_mix(model, clip):
+def test_two_threads_with_two_class_lists_never_mix(chosen):
     """200 calls on one model from two threads, a quarter of them switched off. At 929d2f9, where classes and the
     off-switch were state of the model, 85 to 90 of DeAR's 200 answers were wrong.
     """
+    model, clip = chosen, chosen.clip
     lists = NAMES[:3], ["fish", "bird", "a much longer name of a class"]
     shown = plain_images(clip, 2)
     with torch.no_grad():
@@ -307,8 +321,9 @@ def test_two_threads_with_two_class_lists_never_mix(model, clip):
     assert not wrong
 
 
-def test_two_threads_share_one_view(model, clip):
+def test_two_threads_share_one_view(chosen):
     """What a view keeps is made while others read it."""
+    model, clip = chosen, chosen.clip
     shown = plain_images(clip, 2)
     with torch.no_grad():
         right = model(shown).logits
