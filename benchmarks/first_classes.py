@@ -1,0 +1,30 @@
+"""A data set in CoOp's layout cut to its first classes, for tables that two cores can compute: images are links.
+
+    python benchmarks/first_classes.py DATA/caltech-101 40 SMALL/caltech-101
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="folder with split_zhou_*.json and the images")
+    parser.add_argument("classes", type=int, help="number of classes to keep, the first by label")
+    parser.add_argument("out", type=Path)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True)
+    for path in sorted(given.folder.iterdir()):
+        if path.name.startswith("split_zhou_") and path.suffix == ".json":
+            splits = json.loads(path.read_text())
+            kept = {name: [row for row in rows if row[1] < given.classes] for name, rows in splits.items()}
+            (given.out / path.name).write_text(json.dumps(kept))
+        elif path.is_dir():
+            (given.out / path.name).symlink_to(path.resolve(), target_is_directory=True)
+
+
+if __name__ == "__main__":
+    main()
