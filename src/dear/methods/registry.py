@@ -15,9 +15,13 @@ from dear.methods.base import Method
 M = TypeVar("M", bound=type[Method])
 
 OWN = {
+    "atprompt": "dear.methods.atprompt:ATPrompt",
+    "cocoop": "dear.methods.cocoop:CoCoOp",
     "coop": "dear.methods.coop:CoOp",
     "dear": "dear.methods.dear.method:DearMethod",
     "maple": "dear.methods.maple:MaPLe",
+    "prograd": "dear.methods.prograd:ProGrad",
+    "tcp": "dear.methods.tcp:TCP",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }
 GROUP = "dear.methods"

@@ -57,10 +57,12 @@ def prompt_rows(clip: FrozenClip, classes: ClassList, template: str, slots: int)
     return clip.text.rows(clip.text.embed(tokens.ids_CT), tokens.end_C, tokens.shared)
 
 
-def with_words(clip: FrozenClip, rows: Rows, words: Tensor) -> Rows:
-    """Put learned words (M, D), or (C, M, D), after the start token, with the positions of their places."""
-    positions = clip.text.positions[1 : 1 + words.shape[-2]]
-    return rows.put(1, (words + positions).reshape(-1, *words.shape[-2:]))
+def with_words(clip: FrozenClip, rows: Rows, words: Tensor, at: int = 1) -> Rows:
+    """Put learned words (M, D), or one set per group or prompt, from place `at` on, with the positions of their places;
+    by default after the start token.
+    """
+    positions = clip.text.positions[at : at + words.shape[-2]]
+    return rows.put(at, (words + positions).reshape(-1, *words.shape[-2:]))
 
 
 def deep_words(layers: Sequence[Tensor], at: int = 1) -> Callable[[int, Rows], Rows]:
