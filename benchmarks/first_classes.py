@@ -1,6 +1,6 @@
 """A data set in CoOp's layout cut to its first classes, for tables that two cores can compute: images are links.
 
-    python benchmarks/first_classes.py DATA/caltech-101 40 SMALL/caltech-101
+python benchmarks/first_classes.py DATA/caltech-101 40 SMALL/caltech-101
 """
 
 from __future__ import annotations

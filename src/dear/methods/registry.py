@@ -15,14 +15,18 @@ from dear.methods.base import Method
 M = TypeVar("M", bound=type[Method])
 
 OWN = {
+    "atprompt": "dear.methods.atprompt:ATPrompt",
+    "cocoop": "dear.methods.cocoop:CoCoOp",
     "coop": "dear.methods.coop:CoOp",
     "dear": "dear.methods.dear.method:DearMethod",
     "ivlp": "dear.methods.ivlp:IVLP",
     "maple": "dear.methods.maple:MaPLe",
-    "promptsrc": "dear.methods.promptsrc:PromptSRC",
-    "vpt": "dear.methods.vpt:VPT",
     "mmrl": "dear.methods.mmrl:MMRL",
     "mmrlpp": "dear.methods.mmrlpp:MMRLpp",
+    "prograd": "dear.methods.prograd:ProGrad",
+    "promptsrc": "dear.methods.promptsrc:PromptSRC",
+    "tcp": "dear.methods.tcp:TCP",
+    "vpt": "dear.methods.vpt:VPT",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }
 GROUP = "dear.methods"
