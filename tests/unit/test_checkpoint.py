@@ -164,3 +164,21 @@ def test_a_checkpoint_says_what_everything_is(path):
     }
     moments = {f"optimiser/{name}/{key}" for name in SHAPES for key in ("step", "exp_avg", "exp_avg_sq")}
     assert {name for name in names if name.startswith("optimiser/")} == moments
+
+
+def test_small_methods_are_written_by_steps(monkeypatch):
+    monkeypatch.setattr(module, "SECONDS", 0.0)
+    pace = module.Pace(fresh()[0], every=3)
+    assert [step for step in range(1, 9) if pace.due(step, ends_epoch=step == 4, ends=False)] == [3, 4, 6]
+
+
+def test_large_methods_are_written_by_time_and_at_the_end(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(module, "LARGE", 1)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    pace, written = module.Pace(fresh()[0], every=1), []
+    for step in range(1, 9):
+        now[0] += 0.4 * module.SECONDS
+        if pace.due(step, ends_epoch=True, ends=step == 8):
+            written.append(step)
+    assert written == [3, 6, 8]

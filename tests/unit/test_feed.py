@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from dear.engine.feed import Feed, epoch_order
+from dear.engine.feed import Feed, epoch_order, one_class_order
 from dear.engine.ranks import Ranks
 from dear.errors import DataError, ImageError
 
@@ -144,3 +144,39 @@ def test_a_part_keeps_its_places():
     part = batch.part(1, 3)
     assert shown(part) == shown(batch)[1:3]
     assert (part.rows.tolist(), part.size, part.problems) == ([1, 2], 4, ())
+
+
+CLASSES = [0, 1, 1, 0, 1, 0, 1, 0, 0, 1, 1, 0, 1]  # six images of class 0, seven of class 1
+
+
+def test_batches_of_one_class():
+    one = feed(labels=CLASSES, batch_size=3, one_class=True)
+    assert (one.steps_per_epoch, one.count) == (4, 12)
+    epochs = [[one.indices(step) for step in range(4 * epoch, 4 * epoch + 4)] for epoch in range(6)]
+    for batches in epochs:
+        assert all(len({CLASSES[index] for index in batch}) == 1 for batch in batches)
+        seen = [index for batch in batches for index in batch]
+        assert len(seen) == len(set(seen)) == 12
+    assert len({tuple(batches) for batches in epochs}) == 6
+    assert len({tuple(CLASSES[batch[0]] for batch in batches) for batches in epochs}) > 1
+    assert one_class_order(tuple(CLASSES), 3, 1, 0) != one_class_order(tuple(CLASSES), 3, 2, 0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_resuming_changes_no_batch_of_one_class(workers):
+    whole = seen(feed(labels=CLASSES, batch_size=3, one_class=True).batches(0, 9))
+    for first in range(9):
+        again = feed(labels=CLASSES, batch_size=3, one_class=True, workers=workers)
+        assert seen(again.batches(first, 9)) == whole[first:]
+
+
+def test_a_class_too_small_for_a_batch_makes_all_batches_mixed():
+    few = [*CLASSES, 2, 2]
+    mixed, usual = (feed(labels=few, batch_size=3, one_class=value, drop_last=True) for value in (True, False))
+    assert [mixed.indices(step) for step in range(5)] == [usual.indices(step) for step in range(5)]
+
+
+def test_images_per_epoch_are_those_that_are_shown():
+    assert feed().count == COUNT
+    assert feed(drop_last=True).count == 8
+    assert feed(drop_last=True, batch_size=20).count == COUNT

@@ -108,7 +108,7 @@ def layer_of(block: Any) -> Layer:
         weight, bias, width = attention.in_proj_weight, attention.in_proj_bias, attention.embed_dim
         first, last = {"qkv": (0, 3), "q": (0, 1), "kv": (1, 3)}[which]
         rows = slice(first * width, last * width)
-        return F.linear(x, weight[rows], bias[rows]).chunk(last - first, dim=-1)
+        return F.linear(x, weight[rows].to(x.dtype), bias[rows].to(x.dtype)).chunk(last - first, dim=-1)
 
     return Layer(
         heads=attention.num_heads,

@@ -21,6 +21,7 @@ from dear.errors import ClassListError
 
 Edit = Callable[[int, Rows], Rows]
 """From (layer, its input) to the input it gets instead."""
+Projection = Tensor | nn.Linear | None
 KEPT_TOKENIZATIONS = 16
 
 
@@ -50,6 +51,23 @@ class TextTower:
     def layers(self) -> list[Layer]:
         """All layers, to be run or replaced."""
         return [layer_of(block) for block in self._text.transformer.resblocks]
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The modules of all layers, to be copied."""
+        return list(self._text.transformer.resblocks)
+
+    @property
+    def final_norm(self) -> nn.Module:
+        """The final layer norm, ln_final."""
+        norm: nn.Module = self._text.ln_final
+        return norm
+
+    @property
+    def projection(self) -> Projection:
+        """The frozen projection, (D, E), or a module; None if there is none."""
+        projection: Projection = self._text.text_projection
+        return projection
 
     @property
     def depth(self) -> int:
@@ -157,7 +175,7 @@ class TextTower:
         edit: Edit | None = None,
         layers: Sequence[Layer] | None = None,
         norm: nn.Module | None = None,
-        projection: Tensor | None = None,
+        projection: Projection = None,
     ) -> Tensor:
         """Class features (C, E) in fp32, unnormalised, from the input of layer `first`; the last layer runs for the
         end rows only.
@@ -175,7 +193,7 @@ class TextTower:
             end = (norm or self._text.ln_final)(end.to(self.dtype))
         return self._project(wide(end), projection)
 
-    def _project(self, end_CD: Tensor, projection: Tensor | None) -> Tensor:
+    def _project(self, end_CD: Tensor, projection: Projection) -> Tensor:
         frozen = self._text.text_projection if projection is None else projection
         if frozen is None:
             return end_CD

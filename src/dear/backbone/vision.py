@@ -34,6 +34,11 @@ class VisionTower:
         return [layer_of(block) for block in self._visual.transformer.resblocks]
 
     @property
+    def blocks(self) -> list[nn.Module]:
+        """The modules of all layers, to be copied."""
+        return list(self._visual.transformer.resblocks)
+
+    @property
     def depth(self) -> int:
         """Number of layers."""
         return len(self._visual.transformer.resblocks)

@@ -7,6 +7,7 @@ type: method/NAME, optimiser/NAME/KEY, average/NAME. Format 1, of AdamW alone, i
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,10 @@ from dear.loading import restore
 from dear.methods.base import Method
 
 FORMAT, OLD_FORMAT = "dear-checkpoint 2", "dear-checkpoint 1"
+LARGE = 64 * 2**20
+"""Bytes of a method's state from which on writing it takes longer than many steps."""
+SECONDS = 300.0
+"""Between two checkpoints of such a method."""
 _OLD_NAMES = {"mean": "exp_avg", "square": "exp_avg_sq", "updates": "step"}
 
 
@@ -36,6 +41,27 @@ class Progress:
     """Unreadable images met so far, counted each time."""
     scaler: Mapping[str, Any] | None = None
     """State of the gradient scaler (fp16 only)."""
+
+
+class Pace:
+    """When a checkpoint is due: by steps and at the end of every epoch; by time, and at the end, if it is large.
+
+    The result does not depend on it, as resuming from any step ends in the same bytes.
+    """
+
+    def __init__(self, method: Method, every: int) -> None:
+        self._every = every
+        self._large = sum(one.numel() * one.element_size() for one in method.state_dict().values()) >= LARGE
+        self._written = time.monotonic()
+
+    def due(self, step: int, *, ends_epoch: bool, ends: bool) -> bool:
+        """Whether to write one after this step."""
+        if not self._large:
+            return step % self._every == 0 or ends_epoch
+        if not ends and time.monotonic() - self._written < SECONDS:
+            return False
+        self._written = time.monotonic()
+        return True
 
 
 def write_checkpoint(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -52,6 +53,21 @@ def epoch_order(count: int, seed: int, epoch: int) -> tuple[int, ...]:
     return tuple(order)
 
 
+@lru_cache(maxsize=2)
+def one_class_order(labels: tuple[int, ...], batch_size: int, seed: int, epoch: int) -> tuple[int, ...]:
+    """The order of an epoch whose batches hold one class each: a class is drawn among those with enough images left."""
+    drawing, left = random.Random(f"classes {seed} {epoch}"), dict[int, list[int]]()
+    for index, label in enumerate(labels):
+        left.setdefault(label, []).append(index)
+    for members in left.values():
+        drawing.shuffle(members)
+    order: list[int] = []
+    while able := [label for label, members in left.items() if len(members) >= batch_size]:
+        members = left[drawing.choice(able)]
+        order += [members.pop() for _ in range(batch_size)]
+    return tuple(order)
+
+
 def live_views(
     dataset: Dataset,
     items: Sequence[Item],
@@ -91,19 +107,27 @@ class Feed:
         workers: int = 2,
         ranks: Ranks | None = None,
         drop_last: bool = False,
+        one_class: bool = False,
     ) -> None:
         if not labels:
             raise DataError("There is nothing to train on: the list of training images is empty.")
-        self._read, self._labels = read, labels
+        self._read, self._labels = read, tuple(labels)
         self._batch_size, self._seed, self._workers = batch_size, seed, workers
-        self.ranks, self.count = ranks or Ranks(), len(labels)
-        whole = len(labels) // batch_size
-        self.steps_per_epoch = whole if drop_last and whole else -(-len(labels) // batch_size)
+        self.ranks, per_class = ranks or Ranks(), Counter(labels).values()
+        self._one_class = one_class and min(per_class) >= batch_size
+        whole = sum(count // batch_size for count in (per_class if self._one_class else [len(labels)]))
+        drop_last = (drop_last or self._one_class) and whole > 0
+        self.steps_per_epoch = whole if drop_last else -(-len(labels) // batch_size)
+        self.count = whole * batch_size if drop_last else len(labels)
 
     def indices(self, step: int) -> tuple[int, ...]:
         """The items of a step, counted from 0, over all processes."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        return epoch_order(self.count, self._seed, epoch)[place * self._batch_size : (place + 1) * self._batch_size]
+        if self._one_class:
+            order = one_class_order(self._labels, self._batch_size, self._seed, epoch)
+        else:
+            order = epoch_order(len(self._labels), self._seed, epoch)
+        return order[place * self._batch_size : (place + 1) * self._batch_size]
 
     def batches(self, first: int, last: int) -> Iterator[StepImages]:
         """This process's share of the steps `first` to `last` - 1."""

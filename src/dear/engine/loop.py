@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dear.engine.checkpoint import Progress, read_checkpoint, write_checkpoint
+from dear.engine.checkpoint import Pace, Progress, read_checkpoint, write_checkpoint
 from dear.engine.feed import Feed, StepImages
 from dear.engine.gradients import Grads, Share, share_of_step
 from dear.engine.optim import Average, epoch_weights, make_optimiser, rate, total_steps
@@ -58,6 +58,7 @@ def train(
         doing.scaler.load_state_dict(dict(progress.scaler or {}))
     weights = epoch_weights(recipe, -(-last // feed.steps_per_epoch))
     average, clock, lost = Average(weights, sums) if weights else None, time.perf_counter(), 0
+    pace = Pace(method, checkpoint_every)
     for images in feed.batches(progress.step, last):
         step, epoch = progress.step + 1, progress.step // feed.steps_per_epoch
         ends_epoch = step % feed.steps_per_epoch == 0 or step == last
@@ -75,7 +76,7 @@ def train(
             speed, clock = met.rows / (time.perf_counter() - clock), time.perf_counter()
             facts = {"step": step, "steps": last, "epoch": epoch + 1, "lr": doing.lr, "skipped": progress.skipped}
             on_step({**facts, **met.terms, "images_per_second": speed, "problems": met.problems})
-        if checkpoint and (step % checkpoint_every == 0 or ends_epoch):
+        if checkpoint and pace.due(step, ends_epoch=ends_epoch, ends=step == last):
             kept = average.sums if average else None
             write_checkpoint(checkpoint, method, doing.optimiser, progress, kept, owner=owner)
     if average is not None:

@@ -201,6 +201,7 @@ def _train(
         workers=workers,
         ranks=ranks,
         drop_last=recipe.drop_last,
+        one_class=recipe.one_class,
     )
     log = StepLog(folder / METRICS, resuming) if folder and ranks.is_first else None
 

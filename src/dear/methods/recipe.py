@@ -40,6 +40,8 @@ class Recipe(Settings):
     """Images per update, over all processes."""
     drop_last: bool = False
     """Leave a last, smaller batch of an epoch out."""
+    one_class: bool = False
+    """Every batch holds images of one class, if each class has enough for a whole one; what is left over waits."""
     warmup_epochs: int = Field(default=1, ge=0)
     """Epochs at a constant, small rate before the schedule begins."""
     warmup_lr: float = Field(default=1e-5, gt=0)
@@ -55,7 +57,13 @@ class Recipe(Settings):
     crop: tuple[float, float] = Field(default=(0.5, 1.0), strict=False)
     """Smallest and largest share of an image's area that a random crop takes."""
 
+    def told(self) -> dict[str, Any]:
+        """The recipe in the description of a run; what is younger than descriptions is left out where it is unused."""
+        left_out = {name for name, unused in _YOUNGER.items() if getattr(self, name) == unused}
+        return self.model_dump(mode="json", exclude=left_out)
 
+
+_YOUNGER = {"one_class": False}
 SHARED = Recipe()
 """One recipe for all methods, for a comparison of methods rather than of budgets."""
 
