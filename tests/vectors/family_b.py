@@ -3,6 +3,7 @@
 import torch
 
 from dear.engine.optim import Average, epoch_weights
+from dear.methods.base import Batch
 from dear.methods.recipe import Recipe
 from vectors.compare import Case, classes_of
 
@@ -52,7 +53,7 @@ def promptsrc(facts, tensors) -> Case:
         from dear.methods import promptsrc, templates
 
         clip = run.model.clip
-        assert sorted(facts["templates"]) == sorted(templates.SIXTY)
+        assert sorted(facts.get("templates", templates.SIXTY)) == sorted(templates.SIXTY)
         text = promptsrc.averaged_features(clip, run.case.classes)
         image = clip.encode_image(tensors["input/images"])
         plain = {"image_features": image, "text_features": text, "logits": clip.temperature * image @ text.T}
@@ -64,11 +65,11 @@ def promptsrc(facts, tensors) -> Case:
 def averages(told, tensors):
     """Gaussian weights of every published setting, and the average of the file's states."""
     published = [name for name in tensors if name.startswith("gpa/weights_")]
-    settings = {name: [int(part) for part in name.split("_")[-3:]] for name in published}
+    settings = {name: [float(part) for part in name.split("_")[-3:]] for name in published}
     settings["gpa/weights"] = [told["epochs"], told["gpa_mean"], told["gpa_std"]]
     found, made = {}, {}
     for name, (epochs, mean, deviation) in settings.items():
-        made[name] = epoch_weights(Recipe(average="gaussian", gaussian=(mean, deviation)), epochs)
+        made[name] = epoch_weights(Recipe(average="gaussian", gaussian=(mean, deviation)), int(epochs))
         found[name] = torch.tensor(made[name], dtype=torch.float64)
     average = Average(made["gpa/weights"])
     for epoch, state in enumerate(tensors["gpa/snapshots"]):
@@ -76,7 +77,85 @@ def averages(told, tensors):
     return {**found, "gpa/snapshots": tensors["gpa/snapshots"], "gpa/aggregate": average.sums["state"]}
 
 
-READERS = {"maple": maple, "vpt": vpt, "ivlp": ivlp, "promptsrc": promptsrc}
+DATA = {
+    "Caltech101": "caltech101",
+    "DescribableTextures": "dtd",
+    "EuroSAT": "eurosat",
+    "FGVCAircraft": "fgvc_aircraft",
+    "Food101": "food101",
+    "ImageNet": "imagenet",
+    "ImageNetA": "imagenet_a",
+    "ImageNetR": "imagenet_r",
+    "ImageNetSketch": "imagenet_sketch",
+    "ImageNetV2": "imagenetv2",
+    "OxfordFlowers": "oxford_flowers",
+    "OxfordPets": "oxford_pets",
+    "StanfordCars": "stanford_cars",
+    "SUN397": "sun397",
+    "UCF101": "ucf101",
+}
+"""Data sets by the names of the published code."""
+
+
+def classes_of_data(facts):
+    """Classes of a data set whose published template the method knows: the file's would hide a wrong one."""
+    data = DATA.get(facts["settings"].get("dataset_name"))
+    return classes_of(facts, dataset=data) if data else classes_of(facts, template=facts["template"])
+
+
+def provp(facts, tensors) -> Case:
+    told = facts["settings"]
+    config = {"context": told["n_ctx"], "carry": told["alpha"], "reformation": told["lam"]}
+
+    def found(run):
+        clip = run.model.clip
+        plain = clip.encode_image(tensors["input/images"])
+        logits = clip.temperature * plain @ run.model.class_features().T
+        return {**features(run), "out/zs_image_features": plain, "out/zs_logits": logits}
+
+    return Case("provp", config, classes_of_data(facts), found=found)
+
+
+def skiptuning(facts, tensors) -> Case:
+    told = facts["settings"]
+    if told.get("drop_ratio"):
+        raise ValueError("rows of images are never dropped here")
+    config = {
+        "first_layer": told["start_layer"] + 1,
+        "top": told["top_ratio"],
+        "most": told["max_top"],
+        "falloff": told["lambda"],
+    }
+    draws = {"ranks": tensors["input/uniform_draws"]}
+
+    def found(run):
+        model, labels = run.model, tensors["input/labels"]
+        assert sorted(model.trainable()) == sorted(facts.get("trainable", model.trainable()))
+        out = model(tensors["input/images"], batch=Batch(labels, 0, 1, None, labels.shape[0], draws))
+        ((_, frozen),) = model.frozen_parts()
+        rows = frozen.rows
+        return {
+            "out/class_prototypes": frozen.prototypes,
+            "out/image_features": out.features["cls"],
+            "out/image_prefix": next(iter(model.states(tensors["input/images"]).values())),
+            "out/kept_classes": out.rest["kept"],
+            "out/kept_labels": out.rest["labels"],
+            "out/reserve_mask": out.rest["ranks"],
+            "out/text_features": out.classes,
+            "out/text_prefix_eot": rows.words[torch.arange(rows.end.shape[0]), rows.end],
+        }
+
+    return Case("skiptuning", config, classes_of_data(facts), draws=draws, found=found)
+
+
+READERS = {
+    "maple": maple,
+    "vpt": vpt,
+    "ivlp": ivlp,
+    "promptsrc": promptsrc,
+    "provp": provp,
+    "skiptuning": skiptuning,
+}
 
 
 def prompts_dropped_after_the_depth(monkeypatch):
@@ -149,6 +228,62 @@ def epochs_from_zero(monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "epoch_weights", wrong)
 
 
+def nothing_carried(monkeypatch):
+    """Rows of a layer are new ones alone, as in VPT."""
+    from dear.methods.provp import ProVP
+
+    right = ProVP.__init__
+
+    def wrong(self, clip, config, **more):
+        right(self, clip, config.model_copy(update={"carry": 0.0}), **more)
+
+    monkeypatch.setattr(ProVP, "__init__", wrong)
+
+
+def pairs_with_temperature(monkeypatch):
+    """The term that holds features near plain CLIP's has a temperature."""
+    from dear.methods.provp import ProVP
+
+    right = ProVP.loss
+
+    def wrong(self, out, batch):
+        out.rest["pairs"].mul_(2)
+        return right(self, out, batch)
+
+    monkeypatch.setattr(ProVP, "loss", wrong)
+
+
+def prototypes_of_trained_layers(monkeypatch):
+    """Classes are ranked by the class features of the trained layers."""
+    from dear.methods.skiptuning import SkipTuning
+
+    right = SkipTuning.text
+
+    def wrong(self, clip, frozen, batch=None):
+        frozen.prototypes = self.class_features(clip, frozen.rows).detach()
+        return right(self, clip, frozen, batch)
+
+    monkeypatch.setattr(SkipTuning, "text", wrong)
+
+
+def ranked_by_one_image(monkeypatch):
+    """Classes are ranked by the first image of the batch alone."""
+    from dear.methods.skiptuning import SkipTuning
+
+    right = SkipTuning.kept
+    monkeypatch.setattr(
+        SkipTuning, "kept", lambda self, feature, text, labels: right(self, feature[:1], text, labels[:1])
+    )
+
+
+def another_template(monkeypatch):
+    """Prompts are plain CLIP's."""
+    from dear.methods import provp, skiptuning
+
+    for method in (provp, skiptuning):
+        monkeypatch.setattr(method, "TEMPLATES", {})
+
+
 SPOILT = {
     "maple": {"prompts are dropped after the depth": prompts_dropped_after_the_depth},
     "vpt": {"the first rows skip the input norm": no_input_norm},
@@ -158,5 +293,15 @@ SPOILT = {
         "unit length before the average": unit_before_the_average,
         "divergence per image": divergence_per_image,
         "epochs count from 0": epochs_from_zero,
+    },
+    "provp": {
+        "nothing is carried": nothing_carried,
+        "a temperature": pairs_with_temperature,
+        "another template": another_template,
+    },
+    "skiptuning": {
+        "prototypes of the trained layers": prototypes_of_trained_layers,
+        "ranked by one image": ranked_by_one_image,
+        "another template": another_template,
     },
 }

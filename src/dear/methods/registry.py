@@ -26,6 +26,8 @@ OWN = {
     "prograd": "dear.methods.prograd:ProGrad",
     "promptsrc": "dear.methods.promptsrc:PromptSRC",
     "tcp": "dear.methods.tcp:TCP",
+    "provp": "dear.methods.provp:ProVP",
+    "skiptuning": "dear.methods.skiptuning:SkipTuning",
     "vpt": "dear.methods.vpt:VPT",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }

@@ -1,0 +1,125 @@
+"""ProVP: image rows that are learned per layer and carried on from layer to layer, held near plain CLIP (ProVP-Ref).
+
+Shapes: n learned rows per layer, L layers, D image width, B images, C classes, E joint embedding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from dear.backbone.clip import FrozenClip
+from dear.config import Settings
+from dear.data.prompts import DEFAULT_TEMPLATE, ClassList
+from dear.methods.about import About
+from dear.methods.base import Batch, Method, Needs, Output, unit
+from dear.methods.coop import DASSL
+from dear.methods.recipe import Recipe, Special
+from dear.methods.tokens import frozen_features
+
+TEMPLATES = {
+    "caltech101": DEFAULT_TEMPLATE,
+    "dtd": "a texture of {}.",
+    "eurosat": "a centered satellite photo of {}.",
+    "fgvc_aircraft": "a type of aircraft, a photo of a {}.",
+    "food101": "a type of food, a photo of {}.",
+    "imagenet": DEFAULT_TEMPLATE,
+    "imagenet_a": DEFAULT_TEMPLATE,
+    "imagenet_r": DEFAULT_TEMPLATE,
+    "imagenet_sketch": DEFAULT_TEMPLATE,
+    "imagenetv2": DEFAULT_TEMPLATE,
+    "oxford_flowers": "a type of flower, a photo of a {}.",
+    "oxford_pets": "a type of pet, a photo of a {}.",
+    "stanford_cars": DEFAULT_TEMPLATE,
+    "sun397": DEFAULT_TEMPLATE,
+    "ucf101": "a photo of a person doing {}.",
+}
+PATCH = 14
+"""The published start takes this for the side of a patch, whatever it is."""
+
+
+class ProVPConfig(Settings):
+    """Config of ProVP."""
+
+    context: int = Field(default=16, ge=1, le=256)
+    """Number of learned image rows per layer."""
+    carry: float = Field(default=0.01, ge=0, le=1)
+    """Share of the rows that the layer before left, in the rows that a layer gets; the rest is learned."""
+    reformation: float = Field(default=1.0, ge=0)
+    """Weight of the term that holds image features near plain CLIP's; 0 is plain ProVP."""
+
+
+class ProVP(Method):
+    """Learned image rows that are carried on from layer to layer, held near plain CLIP; the text tower is untouched."""
+
+    name: ClassVar[str] = "provp"
+    Config: ClassVar[type[Settings]] = ProVPConfig
+    recipe: ClassVar[Recipe] = Recipe(**{**DASSL, "lr": 0.1}, decay=1e-3, epochs=100)
+    special: ClassVar[tuple[Special, ...]] = (
+        Special({"epochs": 200, "decay": 5e-4}, {"context": 50}, protocols=("few-shot",)),
+        Special({"epochs": 100}, protocols=("few-shot",), shots=(2, 7)),
+        Special({"epochs": 50, "decay": 1e-3}, protocols=("few-shot",), shots=(1, 1)),
+        Special({"epochs": 100, "decay": 5e-3, "lr": 5.0}, data=("imagenet",)),
+    )
+    about: ClassVar[About] = About(
+        citation="Xu et al., Progressive Visual Prompt Learning with Contrastive Feature Re-formation, arXiv 2023",
+        year=2023,
+        touches="image tower, all layers",
+        parameters=147_456,
+        code="MCG-NJU/ProVP 837b8fb",
+        licence="MIT",
+    )
+    config: ProVPConfig
+
+    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
+        super().__init__(clip, config, seed=seed, **saved)
+        if self.config.reformation:
+            self.needs = Needs(image=("rows@1",), training=("feature",), whole_batch=True)
+        else:
+            self.needs = Needs(image=("rows@1",))
+        shape = clip.vision.depth, self.config.context, clip.vision.width
+        bound = math.sqrt(6 / (3 * PATCH**2 + clip.vision.width))
+        drawn = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+        self.vision_prompts = nn.Parameter((drawn * 2 - 1) * bound)
+
+    def classes(self, clip: FrozenClip, classes: ClassList) -> Tensor:
+        """Plain CLIP's class features by the data set's published template, else by its own."""
+        return frozen_features(clip, classes, TEMPLATES.get(classes.dataset or "", classes.template))
+
+    def prompted_image(self, clip: FrozenClip, rows_BND: Tensor) -> Tensor:
+        """Image features of unit length (B, E); learned rows stand behind the image's, which attention cannot tell."""
+        count, carry = rows_BND.shape[1], self.config.carry
+
+        def edit(layer: int, x_BLD: Tensor) -> Tensor:
+            fresh = self.vision_prompts[layer - 1].to(x_BLD.dtype).expand(x_BLD.shape[0], -1, -1)
+            if layer > 1:
+                fresh = carry * x_BLD[:, count:] + (1 - carry) * fresh
+            return torch.cat([x_BLD[:, :count], fresh], dim=1)
+
+        return unit(clip.vision.read(clip.vision.run(rows_BND, edit=edit, read=[0])[:, 0]))
+
+    def forward(
+        self, clip: FrozenClip, image: Mapping[str, Tensor], text: Tensor, batch: Batch | None = None
+    ) -> Output:
+        """Cosines of prompted image features and plain class features; in training also those of plain images."""
+        feature_BE = self.prompted_image(clip, image["rows@1"])
+        rest = {}
+        if batch is not None and self.config.reformation:
+            rest = {"pairs": feature_BE @ unit(image["feature"]).T}
+        logits_BC = clip.temperature * feature_BE @ text.T
+        return Output({"logits": logits_BC}, {"cls": feature_BE}, classes=text, rest=rest)
+
+    def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy, and each prompted feature's choice of its own image among plain CLIP's features."""
+        terms = super().loss(out, batch)
+        if "pairs" in out.rest:
+            pairs_BB = out.rest["pairs"]
+            own_B = torch.arange(pairs_BB.shape[0], device=pairs_BB.device)
+            terms["ref"] = self.config.reformation * F.cross_entropy(pairs_BB, own_B)
+        return terms

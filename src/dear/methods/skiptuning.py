@@ -1,0 +1,220 @@
+"""SkipTuning: own copies of the last layers of both towers are trained, on the classes that matter to a batch alone.
+
+Shapes: B images, C classes, K classes that a step keeps, E joint embedding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from dear.backbone.clip import FrozenClip
+from dear.backbone.rows import Rows
+from dear.backbone.tail import own_blocks, own_copy, own_tensor, with_blocks
+from dear.config import Settings
+from dear.data.prompts import DEFAULT_TEMPLATE, ClassList
+from dear.methods.about import About
+from dear.methods.base import Batch, Method, Needs, Output, unit
+from dear.methods.coop import DASSL
+from dear.methods.recipe import Recipe, Special
+from dear.methods.tokens import prompt_rows
+
+TEMPLATES = {
+    "caltech101": "itap of a {}.",
+    "dtd": "itap of a {}.",
+    "eurosat": "a centered satellite photo of {}.",
+    "fgvc_aircraft": "a bright photo of a {}, a type of aircraft.",
+    "food101": "a photo of the nice {}.",
+    "imagenet": DEFAULT_TEMPLATE,
+    "imagenet_a": "a bad photo of a {}.",
+    "imagenet_r": "a rendition of a {}.",
+    "imagenet_sketch": "a sketch of a {}.",
+    "imagenetv2": DEFAULT_TEMPLATE,
+    "oxford_flowers": "a close-up photo of a {}.",
+    "oxford_pets": "a bad photo of a {}, a type of pet.",
+    "stanford_cars": "a photo of the {}, a type of car.",
+    "sun397": DEFAULT_TEMPLATE,
+    "ucf101": "a photo of a {}, a type of sport.",
+}
+LARGE = ("imagenet", "sun397", "food101")
+"""Data sets with a quarter of the epochs."""
+DEPTH = 12
+"""Of the published towers, which `first_layer` counts in."""
+FAR = 5.0
+"""How far the exponential law is followed, before it is shifted to end at 0."""
+FIRST = 1e4
+"""A similarity that puts labels before all other classes."""
+
+
+class SkipTuningConfig(Settings):
+    """Config of SkipTuning."""
+
+    first_layer: int = Field(default=7, ge=1, le=DEPTH)
+    """First layer that is trained, of 12; of other towers the one that is as far from the last."""
+    top: float = Field(default=0.5, gt=0)
+    """Share of the classes that a step always keeps, or their number if it is above 1; 1 skips none."""
+    most: int = Field(default=50, ge=1)
+    """Largest number of classes that a step always keeps."""
+    falloff: float = Field(default=0.3, gt=0)
+    """How slowly the chance to be kept falls with a further class's rank."""
+    redraw: bool = False
+    """Draw the further ranks anew in every step, as the paper says, instead of once per run, as its code does."""
+
+
+@dataclass
+class FrozenClasses:
+    """What never changes of a class list."""
+
+    rows: Rows
+    """Prompts as they enter the first layer that is trained."""
+    prototypes: Tensor | None = None
+    """(C, E): plain CLIP's class features, made by the first training step."""
+
+
+class TrainedClasses(NamedTuple):
+    """What a training step is given of the classes, before it knows which of them it keeps."""
+
+    words: Tensor
+    end: Tensor
+    past: Tensor
+    """What prompts share, once per class, so that classes come first."""
+    prototypes: Tensor
+    draws: Tensor
+
+
+class Blocks(nn.Module):
+    """Own copies of a tower's last blocks, under OpenAI's names."""
+
+    def __init__(self, blocks: list[nn.Module], first: int) -> None:
+        super().__init__()
+        self.resblocks = own_blocks(blocks, first)
+
+
+class ImageTail(nn.Module):
+    """Everything of an image tower from a layer on, under OpenAI's names."""
+
+    def __init__(self, clip: FrozenClip, first: int) -> None:
+        super().__init__()
+        self.transformer = Blocks(clip.vision.blocks, first)
+        self.ln_post = own_copy(clip.vision.final_norm)
+        self.proj = own_tensor(clip.vision.projection)
+
+
+def chances(count: int, top: int, falloff: float) -> Tensor:
+    """Chance of each rank to be kept: 1 for the first `top`, then an exponential law that ends at 0."""
+    others = count - top
+    if others < 2:
+        return torch.tensor([1.0] * top + [0.0] * others)
+    law = torch.exp(-torch.linspace(0, FAR, others) / falloff)
+    return torch.cat([torch.ones(top), (law - law[-1]) / (law[0] - law[-1])])
+
+
+class SkipTuning(Method):
+    """Trains own copies of the last six layers of both towers, in each step with the classes that matter to it."""
+
+    name: ClassVar[str] = "skiptuning"
+    Config: ClassVar[type[Settings]] = SkipTuningConfig
+    recipe: ClassVar[Recipe] = Recipe(
+        **{**DASSL, "lr": 2e-5, "batch_size": 4},
+        groups={"visual.*": 5e-6},
+        epochs=20,
+        warmup_lr=1e-6,
+        one_class=True,
+    )
+    special: ClassVar[tuple[Special, ...]] = (
+        Special(
+            {"lr": 1e-5, "groups": {"visual.*": 1e-6}, "warmup_lr": 1e-8},
+            protocols=("cross-dataset", "domain"),
+        ),
+        Special({"epochs": 5}, data=LARGE),
+        Special({"lr": 1e-5, "groups": {}, "warmup_epochs": 0, "epochs": 40}, protocols=("few-shot",)),
+        Special({"epochs": 10}, protocols=("few-shot",), data=LARGE),
+    )
+    about: ClassVar[About] = About(
+        citation="Wu et al., Skip Tuning: Pre-trained Vision-Language Models are Effective and Efficient Adapters "
+        "Themselves, CVPR 2025",
+        year=2025,
+        touches="both towers, layers 7–12 (on copies)",
+        parameters=62_099_456,
+        code="Koorye/SkipTuning 8c4636e",
+        licence="none stated",
+    )
+    config: SkipTuningConfig
+
+    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
+        super().__init__(clip, config, seed=seed, **saved)
+        before = DEPTH - self.config.first_layer
+        self._first_text, self._first_image = (max(1, t.depth - before) for t in (clip.text, clip.vision))
+        self.needs = Needs(image=(f"rows@{self._first_image}",), whole_batch=True)
+        self.visual = ImageTail(clip, self._first_image)
+        self.transformer = Blocks(clip.text.blocks, self._first_text)
+        self.ln_final = own_copy(clip.text.final_norm)
+        frozen = clip.text.projection
+        self.text_projection = own_tensor(frozen) if isinstance(frozen, Tensor) else frozen and own_copy(frozen)
+
+    def classes(self, clip: FrozenClip, classes: ClassList) -> FrozenClasses:
+        """Prompts by the data set's published template, else by its own, after the layers that stay frozen."""
+        template = TEMPLATES.get(classes.dataset or "", classes.template)
+        return FrozenClasses(clip.text.run(prompt_rows(clip, classes, template, 0), 1, self._first_text - 1))
+
+    def text(self, clip: FrozenClip, frozen: FrozenClasses, batch: Batch | None = None) -> Tensor | TrainedClasses:
+        """Class features of unit length (C, E); in training what they are made of, as most are not needed."""
+        rows = frozen.rows
+        if batch is None:
+            return self.class_features(clip, rows)
+        if frozen.prototypes is None:
+            with torch.no_grad():
+                frozen.prototypes = unit(clip.text.features(rows, self._first_text))
+        draws_C = (batch if self.config.redraw else replace(batch, step=0)).draw("ranks").to(clip.device)
+        past = rows.past.expand(rows.words.shape[0], -1, -1)
+        return TrainedClasses(rows.words, rows.end, past, frozen.prototypes, draws_C)
+
+    def class_features(self, clip: FrozenClip, rows: Rows) -> Tensor:
+        """Class features of unit length (C, E) by the layers that are trained."""
+        layers = with_blocks(clip.text.layers, self.transformer.resblocks)
+        first, projection = self._first_text, self.text_projection
+        return unit(clip.text.features(rows, first, layers=layers, norm=self.ln_final, projection=projection))
+
+    def image_features(self, clip: FrozenClip, rows_BND: Tensor) -> Tensor:
+        """Image features of unit length (B, E) by the layers that are trained."""
+        layers = with_blocks(clip.vision.layers, self.visual.transformer.resblocks)
+        x_BD = clip.vision.run(rows_BND, self._first_image, layers=layers, read=[0])[:, 0]
+        return unit(clip.vision.read(x_BD, self.visual.ln_post, self.visual.proj))
+
+    @torch.no_grad()
+    def kept(self, feature_BE: Tensor, text: TrainedClasses, labels_B: Tensor) -> tuple[Tensor, Tensor]:
+        """(C,) which ranks, and (C,) which classes a step keeps: those most similar to any of its images come first."""
+        count = text.prototypes.shape[0]
+        wanted = self.config.top * count if self.config.top <= 1 else min(self.config.top, count)
+        top = count if self.config.top == 1 else min(math.ceil(wanted), self.config.most, count)
+        ranks_C = text.draws < chances(count, top, self.config.falloff).to(text.draws.device)
+        similar_BC = (feature_BE @ text.prototypes.T).scatter(1, labels_B[:, None], FIRST)
+        order_C = similar_BC.amax(0).argsort(descending=True, stable=True)
+        classes_C = torch.zeros_like(ranks_C).scatter(0, order_C, ranks_C)
+        return ranks_C, classes_C.scatter(0, labels_B, True)  # a batch of many classes must not lose a label
+
+    def forward(self, clip: FrozenClip, image: Mapping[str, Tensor], text: Any, batch: Batch | None = None) -> Output:
+        """Cosines of image and class features; in training of the classes that the step keeps."""
+        feature_BE = self.image_features(clip, image[f"rows@{self._first_image}"])
+        if batch is None:
+            logits_BC = clip.temperature * feature_BE @ text.T
+            return Output({"logits": logits_BC}, {"cls": feature_BE}, classes=text)
+        assert batch.labels is not None, "this loss needs labels"
+        ranks_C, classes_C = self.kept(feature_BE.detach(), text, batch.labels)
+        kept_K = classes_C.nonzero()[:, 0]
+        rows = Rows(text.past[:1].detach(), text.words[kept_K].detach(), text.end[kept_K])
+        text_KE = self.class_features(clip, rows)
+        rest = {"ranks": ranks_C, "kept": kept_K, "labels": (classes_C.cumsum(0) - 1)[batch.labels]}
+        logits_BK = clip.temperature * feature_BE @ text_KE.T
+        return Output({"logits": logits_BK}, {"cls": feature_BE}, classes=text_KE, rest=rest)
+
+    def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy over the classes that the step keeps."""
+        return {"ce": F.cross_entropy(out.logits, out.rest["labels"])}
