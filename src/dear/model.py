@@ -86,7 +86,8 @@ class Model(nn.Module):
         """The same model for other classes: a view that shares every weight and keeps class features of its own."""
         if not isinstance(classes, ClassList):
             usual = self.classes.template if self.classes else DEFAULT_TEMPLATE
-            classes = class_list(classes, template or usual)
+            dataset = self.classes.dataset if self.classes and not template else None  # its words, like its template
+            classes = class_list(classes, template or usual, dataset=dataset)
         return Model(
             self.clip,
             self.method,
@@ -170,8 +171,10 @@ class Model(nn.Module):
         if self.is_disabled:
             return self.plain().class_features()
         text = self.text()
-        features = text if isinstance(text, Tensor) else tree_flatten(text)[0][0]
-        return torch.as_tensor(features)
+        features = torch.as_tensor(text if isinstance(text, Tensor) else tree_flatten(text)[0][0])
+        if features.ndim != 2:
+            raise ConfigError(f"The class features of {self.name} depend on the image: classify images instead.")
+        return features
 
     # Images --------------------------------------------------------------------------------------------------------
 

@@ -47,6 +47,8 @@ class Case:
     files: Mapping[str, str] = field(default_factory=dict)
     found: Callable[["Run"], Mapping[str, Tensor]] = lambda run: {}
     """Further quantities of ours by the names of the file, such as "out/meta_bias"."""
+    later: Callable[["Run", Tensors], Mapping[str, Tensor]] = lambda run, steps: {}
+    """The same after the steps, given what they left as "step1/NAME" and "step2/NAME"."""
     tolerance: Mapping[str, float] = field(default_factory=dict)
     """By name of a tensor or of its kind ("step2"), where it is not the usual one."""
     unread: tuple[str, ...] = ()
@@ -158,7 +160,8 @@ def compare(path: Path, reader: Callable[[dict[str, Any], Tensors], Case]) -> tu
     ours = dict(before_training(run))
     ours |= case.found(run)  # before the steps change anything
     if "loss/total" in tensors:
-        ours |= _renamed(take_steps(run, 2), facts, tensors)
+        steps = take_steps(run, 2)
+        ours |= {**_renamed(steps, facts, tensors), **case.later(run, steps)}
         assert run.out is not None
         ours.setdefault("out/logits", run.out.logits.detach())
     differences, unread = [], []

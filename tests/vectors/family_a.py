@@ -1,15 +1,54 @@
 """CoOp, CoCoOp, ProGrad, ATPrompt, TCP: `settings` in the JSON → a case."""
 
+import torch
+
+from dear.methods.coop import context_template
+from dear.methods.prograd import teacher_template
 from dear.methods.recipe import Recipe
+from dear.methods.tcp import frozen_template, learned_template
 from vectors.compare import Case, classes_of
 
-TOKENS = ("input/token_ids",)
+DATA_SETS = {
+    "Caltech101": "caltech101",
+    "DescribableTextures": "dtd",
+    "EuroSAT": "eurosat",
+    "FGVCAircraft": "fgvc_aircraft",
+    "Food101": "food101",
+    "ImageNet": "imagenet",
+    "ImageNetA": "imagenet_a",
+    "ImageNetR": "imagenet_r",
+    "ImageNetSketch": "imagenet_sketch",
+    "ImageNetV2": "imagenetv2",
+    "OxfordFlowers": "oxford_flowers",
+    "OxfordPets": "oxford_pets",
+    "StanfordCars": "stanford_cars",
+    "SUN397": "sun397",
+    "UCF101": "ucf101",
+}
+"""From the published code's names of data sets to ours."""
 
 
 def sgd(facts, **other) -> Recipe:
     """SGD as all of them use it, at the constant rate of the file."""
-    told = {"optimiser": "sgd", "lr": facts["settings"]["lr"], "decay": 5e-4, "momentum": 0.9, **other}
+    told = {"optimiser": "sgd", "lr": facts["settings"].get("lr", 2e-3), "decay": 5e-4, "momentum": 0.9, **other}
     return Recipe(**told, schedule="constant", warmup_epochs=0)
+
+
+def features(run):
+    """Unit features of the step's images and classes."""
+    out = run.model(run.tensors["input/images"])
+    return {"out/features_image": out.features["cls"], "out/features_text": out.classes}
+
+
+def token_ids(run, template):
+    """Our prompts as tokens."""
+    return run.model.clip.tokenizer(run.model.classes.prompts(template))
+
+
+def fresh(run):
+    """The method as it starts."""
+    method = run.model.method
+    return type(method)(run.model.clip, method.config)
 
 
 def coop(facts, tensors) -> Case:
@@ -22,29 +61,111 @@ def coop(facts, tensors) -> Case:
     }
 
     def found(run):
-        method = run.model.method
-        fresh = type(method)(run.model.clip, method.config)
-        return {
-            "init/ctx": fresh.ctx,
-            "out/features_text": run.model.class_features(),
-            "out/features_image": run.model(tensors["input/images"]).features["cls"],
-        }
+        template = run.model.method.template(run.model.classes)
+        return {**features(run), "init/ctx": fresh(run).ctx, "input/token_ids": token_ids(run, template)}
 
     return Case("coop", config, classes_of(facts), sgd(facts), found=found)
 
 
-READERS = {"coop": coop}
+def cocoop(facts, tensors) -> Case:
+    told = facts["settings"]
+
+    @torch.no_grad()
+    def found(run):
+        method, feature = run.model.method, features(run)["out/features_image"]
+        return {
+            "init/ctx": fresh(run).ctx,
+            "input/token_ids": token_ids(run, context_template(method.config)),
+            "out/features_image": feature,
+            "out/features_text": method.features(run.model.clip, feature, run.model.text()),
+            "out/meta_bias": method.meta_net(feature),
+        }
+
+    config = {"words": told["ctx_init"] or "", "context": told["n_ctx"]}
+    return Case("cocoop", config, classes_of(facts), sgd(facts), found=found)
+
+
+def prograd(facts, tensors) -> Case:
+    told = facts["settings"]
+    config = {
+        "words": facts["init_words"],
+        "context": told["n_ctx"],
+        "position": told["class_token_position"],
+        "strength": told["lambda"],
+        "temperature": told["temperature"],
+    }
+
+    @torch.no_grad()
+    def found(run):
+        clip, ours = run.model.clip, features(run)
+        teacher = run.model.text().teacher
+        return {
+            **ours,
+            "init/ctx": fresh(run).ctx,
+            "input/token_ids": token_ids(run, run.model.method.template(run.model.classes)),
+            "input/token_ids_teacher": token_ids(run, teacher_template(run.model.classes)),
+            "out/features_text_teacher": teacher,
+            "out/logits_teacher": clip.temperature * ours["out/features_image"] @ teacher.T,
+        }
+
+    listed = classes_of(facts, template=facts["template_teacher"], dataset=DATA_SETS.get(told["dataset"]))
+    return Case("prograd", config, listed, sgd(facts), found=found)
+
+
+def atprompt(facts, tensors) -> Case:
+    told = facts["settings"]
+    known = DATA_SETS.get(told["dataset"])
+    config = {
+        "base": facts["variant"] if facts["variant"] == "maple" else "coop",
+        "attributes": "" if known else ", ".join(facts["attributes"]),
+        "context": told["n_ctx"],
+        "attribute_context": told["n_att"],
+        "depth": told.get("prompt_depth", 9),
+    }
+
+    def found(run):
+        return {**features(run), "input/token_ids": token_ids(run, run.model.method.template(run.model.classes))}
+
+    return Case("atprompt", config, classes_of(facts, dataset=known), sgd(facts), found=found)
+
+
+def tcp(facts, tensors) -> Case:
+    told = facts["settings"]
+    config = {"layer": told["insert_before_block"] + 1 - told["block_count_from"], "weight": told["kg_weight"]}
+
+    @torch.no_grad()
+    def found(run):
+        frozen = run.model.text().frozen
+        words = run.model.method.class_words(frozen)
+        return {
+            **features(run),
+            "input/token_ids": token_ids(run, learned_template(run.model.classes)),
+            "input/token_ids_frozen": token_ids(run, frozen_template(run.model.classes)),
+            "out/features_text_frozen": frozen,
+            "out/class_tokens": words,
+        }
+
+    listed = classes_of(facts, template=facts["template_frozen"], dataset=DATA_SETS.get(told["dataset"]))
+    recipe = sgd(facts, optimiser="adam", eps=1e-3)
+
+    def later(run, steps):  # our terms are weighted
+        return {"loss/kg": steps["loss1/kg"] / told["kg_weight"]}
+
+    return Case("tcp", config, listed, recipe, found=found, later=later)
+
+
+READERS = {"atprompt": atprompt, "cocoop": cocoop, "coop": coop, "prograd": prograd, "tcp": tcp}
 
 
 def without_positions(monkeypatch):
     """Learned words get no positional embedding."""
-    from dear.methods import coop, tokens
+    from dear.methods import atprompt, cocoop, coop, tcp
 
-    def bare(clip, rows, words):
-        return rows.put(1, words.reshape(-1, *words.shape[-2:]))
+    def bare(clip, rows, words, at=1):
+        return rows.put(at, words.reshape(-1, *words.shape[-2:]))
 
-    monkeypatch.setattr(coop, "with_words", bare)
-    monkeypatch.setattr(tokens, "with_words", bare)
+    for module in (atprompt, cocoop, coop, tcp):
+        monkeypatch.setattr(module, "with_words", bare)
 
 
 def misplaced_name(monkeypatch):
@@ -61,9 +182,111 @@ def misplaced_name(monkeypatch):
     monkeypatch.setattr(CoOp, "_order", shifted)
 
 
+def raw_feature(monkeypatch):
+    """The meta-net sees features that are not of unit length."""
+    from dear.methods.cocoop import MetaNet
+
+    right = MetaNet.forward
+    monkeypatch.setattr(MetaNet, "forward", lambda self, x: right(self, 5 * x))
+
+
+def first_word_only(monkeypatch):
+    """The image moves the first learned word alone."""
+    from dear.methods import cocoop
+
+    right = cocoop.with_words
+
+    def first(clip, rows, words, at=1):
+        return right(clip, rows, torch.cat([words[:, :1], words[:, 1:].mean(0, True).expand_as(words[:, 1:])], 1), at)
+
+    monkeypatch.setattr(cocoop, "with_words", first)
+
+
+def sum_of_losses(monkeypatch):
+    """Both losses are minimised together."""
+    from dear.methods.prograd import ProGrad
+
+    def both(self, grads):
+        return {name: own + grads["kl"][name] for name, own in grads["xe"].items()}
+
+    monkeypatch.setattr(ProGrad, "combine", both)
+
+
+def projected_always(monkeypatch):
+    """The part along zero-shot CLIP's gradient goes, whatever its sign."""
+    from dear.methods.prograd import ProGrad
+
+    def along(self, own, general):
+        direction = general / general.norm()
+        return own - (own * direction).sum() * direction
+
+    monkeypatch.setattr(ProGrad, "_aligned", along)
+
+
+def commas_are_words(monkeypatch):
+    """Tokens are counted in the place of words."""
+    from dear.methods import prograd
+
+    monkeypatch.setattr(prograd, "words_of", lambda template: template.split("{}")[0].replace(",", " ,").strip())
+
+
+def words_on_the_left(monkeypatch):
+    """The start is words, then zeros."""
+    from dear.methods.prograd import ProGrad
+
+    right = ProGrad.start
+    monkeypatch.setattr(ProGrad, "start", lambda *given: torch.nn.Parameter(right(*given).roll(3, 0)))
+
+
+def attributes_swapped(monkeypatch):
+    """The attributes come in another order."""
+    from dear.methods.atprompt import ATPrompt
+
+    right = ATPrompt.attributes
+    monkeypatch.setattr(ATPrompt, "attributes", lambda self, classes: right(self, classes)[::-1])
+
+
+def whole_words(monkeypatch):
+    """Every token of an attribute is kept."""
+    from dear.methods.atprompt import ATPromptConfig
+
+    monkeypatch.setattr(ATPromptConfig, "whole_words", True, raising=False)
+    right = ATPromptConfig.__init__
+    monkeypatch.setattr(ATPromptConfig, "__init__", lambda self, **told: right(self, **told, whole_words=True))
+
+
+def deep_at_the_front(monkeypatch):
+    """Later layers get their words where the first attribute's are."""
+    from dear.methods import atprompt
+
+    right = atprompt.deep_words
+    monkeypatch.setattr(atprompt, "deep_words", lambda layers, at=1: right(layers))
+
+
+def one_layer_late(monkeypatch):
+    """Words of the class come in one layer later."""
+    from dear.methods.tcp import TCP
+
+    right = TCP.__init__
+
+    def late(self, *given, **told):
+        right(self, *given, **told)
+        self._layer += 1
+
+    monkeypatch.setattr(TCP, "__init__", late)
+
+
 SPOILT = {
+    "atprompt": {"no positions": without_positions, "attributes swapped": attributes_swapped},
+    "atprompt-maple": {"later words at the front": deep_at_the_front},
+    "atprompt-split-word": {"words are kept whole": whole_words},
+    "cocoop": {"no positions": without_positions, "raw feature": raw_feature, "one word moves": first_word_only},
     "coop": {"no positions": without_positions},
     "coop-csc": {"no positions": without_positions},
     "coop-middle": {"the name is misplaced": misplaced_name},
     "coop-front": {"the name is misplaced": misplaced_name},
+    "prograd": {"losses are summed": sum_of_losses, "words on the left": words_on_the_left},
+    "prograd-aligned": {"always projected": projected_always},
+    "prograd-comma": {"commas count as words": commas_are_words},
+    "tcp": {"no positions": without_positions, "one layer late": one_layer_late},
 }

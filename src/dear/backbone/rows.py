@@ -44,6 +44,11 @@ class Rows(NamedTuple):
         each = self._each(moved)
         return Rows(self.past[:, :keep], torch.cat([each, self.words], dim=1), self.end + moved.shape[1])
 
+    def grouped(self, groups: int) -> Rows:
+        """The same prompts once for each of `groups` groups, whose pasts may then differ; G = 1."""
+        words = self.words[None].expand(groups, -1, -1, -1).flatten(0, 1)
+        return Rows(self.past.expand(groups, -1, -1), words, self.end.repeat(groups))
+
     def put(self, at: int, new: Tensor) -> Rows:
         """Overwrite the rows from place `at` on; `new` has one sequence, one per group, or one per prompt."""
         shared, count = self.past.shape[1], new.shape[1]

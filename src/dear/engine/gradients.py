@@ -134,7 +134,8 @@ def _micro_batch(
     share.out = out = method(model.clip, _states(model, part), text.tree(), batch)
     terms = method.loss(out, batch)
     total = total_of(terms)
-    losses = terms if method.overrides("combine") else {"total": total}
+    apart = {term: value for term, value in terms.items() if term != "total"}
+    losses = apart if method.overrides("combine") else {"total": total}
     for term, value in losses.items():
         if not value.requires_grad:
             continue

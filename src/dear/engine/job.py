@@ -58,7 +58,7 @@ class Job:
     @property
     def case(self) -> Case:
         """What decides which published values hold."""
-        return Case(self.protocol, self.dataset.name, self.shots)
+        return Case(self.protocol, self.dataset.name, self.shots, self.config)
 
     @property
     def resolved(self) -> Recipe:

@@ -188,7 +188,8 @@ class Method(nn.Module):
     def combine(self, grads: Mapping[str, Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
         """One gradient per parameter from {term: {parameter: gradient}}.
 
-        Gradients are taken per term only if this is overridden; without, there is one term, "total".
+        Gradients are taken per term only if this is overridden, and not of "total", which then is only told; without,
+        there is one term, "total".
         """
         return grads["total"]
 

@@ -25,13 +25,40 @@ DASSL: dict[str, Any] = {"optimiser": "sgd", "lr": 2e-3, "batch_size": 32, "drop
 """The training that CoOp and its successors share."""
 
 
-class CoOpConfig(Settings):
-    """Config of CoOp."""
+class ContextConfig(Settings):
+    """How a context of learned words starts."""
 
     words: str = WORDS
     """Words that the context starts from, as many as it has; "" for a random start."""
     context: int = Field(default=16, ge=1, le=64)
     """Number of learned words, if they do not start from given ones."""
+
+    @property
+    def start(self) -> str:
+        """The words to start from, or ""."""
+        return self.words
+
+    @property
+    def length(self) -> int:
+        """Number of learned words."""
+        return len(self.start.split()) or self.context
+
+
+def context_start(clip: FrozenClip, config: ContextConfig, generator: torch.Generator) -> nn.Parameter:
+    """The start of a context (M, D): words, or random rows."""
+    if config.start:
+        return nn.Parameter(word_rows(clip, config.start, config.length))
+    return random_rows(generator, config.length, clip.text.width)
+
+
+def context_template(config: ContextConfig) -> str:
+    """The prompt whose first words are overwritten by a context."""
+    return f"{config.start or placeholders(config.length)} {{}}."
+
+
+class CoOpConfig(ContextConfig):
+    """Config of CoOp."""
+
     position: Literal["end", "middle", "front"] = "end"
     """Place of the class name: behind the context, in its middle, or before it."""
     per_class: bool = False
@@ -41,11 +68,6 @@ class CoOpConfig(Settings):
     def start(self) -> str:
         """The words to start from, or ""."""
         return "" if self.per_class else self.words
-
-    @property
-    def length(self) -> int:
-        """Number of learned words."""
-        return len(self.start.split()) or self.context
 
 
 class FrozenPrompts(NamedTuple):
@@ -85,13 +107,11 @@ class CoOp(Method):
     def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
         super().__init__(clip, config, seed=seed, **saved)
         self.needs = Needs(drawn_images=False)
-        generator = torch.Generator().manual_seed(seed)
-        if self.config.per_class:
-            self.ctx = nn.Parameter(torch.empty(0))
-        elif self.config.start:
-            self.ctx = nn.Parameter(word_rows(clip, self.config.start, self.config.length))
-        else:
-            self.ctx = random_rows(generator, self.config.length, clip.text.width)
+        self.ctx = nn.Parameter(torch.empty(0)) if self.config.per_class else self.start(clip, seed)
+
+    def start(self, clip: FrozenClip, seed: int) -> nn.Parameter:
+        """A context (M, D) for all classes."""
+        return context_start(clip, self.config, torch.Generator().manual_seed(seed))
 
     def begin(self, clip: FrozenClip, draw: Draw) -> None:
         """Make one context per class."""
@@ -100,21 +120,21 @@ class CoOp(Method):
             shape = len(draw.classes.names), self.config.length, clip.text.width
             self.ctx.data = random_rows(generator, *shape).data.to(clip.device)
 
-    @property
-    def template(self) -> str:
+    def template(self, classes: ClassList) -> str:
         """The prompt whose first words are overwritten."""
-        return f"{self.config.start or placeholders(self.config.length)} {{}}."
+        return context_template(self.config)
 
-    def classes(self, clip: FrozenClip, classes: ClassList) -> FrozenPrompts:
+    def classes(self, clip: FrozenClip, classes: ClassList) -> Any:
         """Embedded prompts, and how a name that is not at the end moves."""
         if self.config.per_class and min(classes.seen or (-1,)) < 0:
             raise ConfigError(
-                "With per_class=true, coop knows only the classes it was trained on: leave out the others."
+                f"With per_class=true, {self.name} knows only the classes it was trained on: leave out the others."
             )
         seen_C = torch.tensor(classes.seen or range(len(classes.names)), device=clip.device)
+        template = self.template(classes)
         if self.config.position == "end":
-            return FrozenPrompts(prompt_rows(clip, classes, self.template, self.config.length), None, seen_C)
-        tokens = tokens_of(clip, classes, self.template)
+            return FrozenPrompts(prompt_rows(clip, classes, template, self.config.length), None, seen_C)
+        tokens = tokens_of(clip, classes, template)
         embedded = Rows.of(clip.text.embed(tokens.ids_CT), tokens.end_C)
         return FrozenPrompts(embedded, self._order(clip, classes, tokens.ids_CT.shape[1]), seen_C)
 
@@ -141,7 +161,7 @@ class CoOp(Method):
         shared = 1 if context.ndim == 3 or self.config.position == "front" else 1 + self.config.length // 2
         return clip.text.rows(x_CTD, frozen.rows.end, shared)
 
-    def text(self, clip: FrozenClip, frozen: FrozenPrompts, batch: Batch | None = None) -> Tensor:
+    def text(self, clip: FrozenClip, frozen: Any, batch: Batch | None = None) -> Any:
         """Class features of unit length (C, E)."""
         context = self.ctx[frozen.seen_C] if self.config.per_class else self.ctx
         return unit(clip.text.features(self.prompts(clip, frozen, context)))

@@ -72,14 +72,17 @@ class Special:
     """The data sets it is for; none named: all of them."""
     shots: tuple[int, int] = (1, 10**9)
     """Smallest and largest number of shots it is for."""
+    when: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the config that must have been asked for, such as the method that another one builds on."""
 
-    def holds(self, protocol: str | None, data: str | None, shots: int) -> bool:
+    def holds(self, case: Case) -> bool:
         """Whether this is such a case."""
         least, most = self.shots
         return (
-            (not self.protocols or protocol in self.protocols)
-            and (not self.data or data in self.data)
-            and least <= shots <= most
+            (not self.protocols or case.protocol in self.protocols)
+            and (not self.data or case.data in self.data)
+            and least <= case.shots <= most
+            and all(case.config.get(name) == value for name, value in self.when.items())
         )
 
 
@@ -90,6 +93,8 @@ class Case:
     protocol: str | None = None
     data: str | None = None
     shots: int = 16
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """What was asked for."""
 
 
 def resolve(
@@ -115,6 +120,6 @@ def special_config(special: Sequence[Special], which: RecipeName, case: Case) ->
 def _holding(special: Sequence[Special], which: RecipeName, case: Case, part: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for one in special if which == "own" else ():
-        if one.holds(case.protocol, case.data, case.shots):
+        if one.holds(case):
             values |= getattr(one, part)
     return values

@@ -15,6 +15,8 @@ from dear.methods.base import Method
 M = TypeVar("M", bound=type[Method])
 
 OWN = {
+    "atprompt": "dear.methods.atprompt:ATPrompt",
+    "cocoop": "dear.methods.cocoop:CoCoOp",
     "coop": "dear.methods.coop:CoOp",
     "dear": "dear.methods.dear.method:DearMethod",
     "ivlp": "dear.methods.ivlp:IVLP",
@@ -23,6 +25,8 @@ OWN = {
     "vpt": "dear.methods.vpt:VPT",
     "mmrl": "dear.methods.mmrl:MMRL",
     "mmrlpp": "dear.methods.mmrlpp:MMRLpp",
+    "prograd": "dear.methods.prograd:ProGrad",
+    "tcp": "dear.methods.tcp:TCP",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }
 GROUP = "dear.methods"

@@ -62,10 +62,12 @@ def frozen_features(clip: FrozenClip, classes: ClassList, template: str) -> Tens
     return unit(clip.text.features(prompt_rows(clip, classes, template, 0)))
 
 
-def with_words(clip: FrozenClip, rows: Rows, words: Tensor) -> Rows:
-    """Put learned words (M, D), or (C, M, D), after the start token, with the positions of their places."""
-    positions = clip.text.positions[1 : 1 + words.shape[-2]]
-    return rows.put(1, (words + positions).reshape(-1, *words.shape[-2:]))
+def with_words(clip: FrozenClip, rows: Rows, words: Tensor, at: int = 1) -> Rows:
+    """Put learned words (M, D), or one set per group or prompt, from place `at` on, with the positions of their places;
+    by default after the start token.
+    """
+    positions = clip.text.positions[at : at + words.shape[-2]]
+    return rows.put(at, (words + positions).reshape(-1, *words.shape[-2:]))
 
 
 def deep_words(layers: Sequence[Tensor], at: int = 1) -> Callable[[int, Rows], Rows]:

@@ -1,0 +1,110 @@
+"""CoCoOp: learned words, moved by each image.
+
+Shapes: B images, C classes, M learned words, T tokens, D text width, E joint embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from dear.backbone.clip import FrozenClip
+from dear.backbone.rows import Rows
+from dear.config import Settings
+from dear.data.prompts import ClassList
+from dear.methods.about import About
+from dear.methods.base import Batch, Method, Output, unit
+from dear.methods.coop import DASSL, ContextConfig, context_start, context_template
+from dear.methods.recipe import Recipe
+from dear.methods.tokens import prompt_rows, random_linear, with_words
+
+PROMPTS_AT_ONCE = 2_048
+"""Prompts of all images together that go through the text tower in one piece."""
+
+
+class MetaNet(nn.Module):
+    """Two linear maps with an activation between them."""
+
+    def __init__(
+        self,
+        generator: torch.Generator,
+        sizes: tuple[int, int, int],
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+    ) -> None:
+        super().__init__()
+        inputs, hidden, outputs = sizes
+        self.linear1 = random_linear(generator, inputs, max(1, hidden))
+        self.linear2 = random_linear(generator, max(1, hidden), outputs)
+        self._activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map the last dimension."""
+        out: Tensor = self.linear2(self._activation(self.linear1(x)))
+        return out
+
+
+class CoCoOpConfig(ContextConfig):
+    """Config of CoCoOp."""
+
+    context: int = Field(default=4, ge=1, le=64)
+    """Number of learned words, if they do not start from given ones."""
+
+
+class Prompts(NamedTuple):
+    """Embedded prompts with their positions."""
+
+    words: Tensor
+    """(C, T, D), of which the rows after the start token are overwritten."""
+    end: Tensor
+    """(C,): place of each prompt's end row."""
+
+
+class CoCoOp(Method):
+    """Learned words that a small network moves for each image; class features are made anew for each."""
+
+    name: ClassVar[str] = "cocoop"
+    Config: ClassVar[type[Settings]] = CoCoOpConfig
+    recipe: ClassVar[Recipe] = Recipe(**{**DASSL, "batch_size": 1}, epochs=10)
+    about: ClassVar[About] = About(
+        citation="Zhou et al., Conditional Prompt Learning for Vision-Language Models, CVPR 2022",
+        year=2022,
+        touches="words of the prompt, by image",
+        parameters=35_360,
+        code="KaiyangZhou/CoOp ff61507",
+        licence="MIT",
+    )
+    config: CoCoOpConfig
+
+    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
+        super().__init__(clip, config, seed=seed, **saved)
+        generator = torch.Generator().manual_seed(seed)
+        embedding = clip.geometry.embed_dim
+        self.ctx = context_start(clip, self.config, generator)
+        self.meta_net = MetaNet(generator, (embedding, embedding // 16, clip.text.width))
+
+    def classes(self, clip: FrozenClip, classes: ClassList) -> Prompts:
+        """Embedded prompts."""
+        rows = prompt_rows(clip, classes, context_template(self.config), self.config.length).unshare(0)
+        return Prompts(rows.words, rows.end)
+
+    def features(self, clip: FrozenClip, feature_BE: Tensor, text: Prompts) -> Tensor:
+        """Class features of unit length for each image (B, C, E); the context's rows run once per image."""
+        context_BMD = self.ctx + self.meta_net(feature_BE)[:, None]
+        rows = Rows.of(*text).share(1 + self.config.length).grouped(feature_BE.shape[0])
+        features = clip.text.features(with_words(clip, rows, context_BMD))
+        return unit(features).view(feature_BE.shape[0], text.end.shape[0], -1)
+
+    def forward(
+        self, clip: FrozenClip, image: Mapping[str, Tensor], text: Prompts, batch: Batch | None = None
+    ) -> Output:
+        """Cosines of each image with the class features made for it, for some images at a time."""
+        feature_BE = unit(image["feature"])
+        parts = [feature_BE]
+        if not torch.compiler.is_compiling():  # an exported graph has one number of parts
+            parts = list(torch.split(feature_BE, max(1, PROMPTS_AT_ONCE // text.end.shape[0])))
+        cosines = [(self.features(clip, part, text) @ part[..., None])[..., 0] for part in parts]
+        return Output({"logits": clip.temperature * torch.cat(cosines)}, {"cls": feature_BE})

@@ -1,0 +1,151 @@
+"""TCP: learned words, replaced in a middle text layer by words made of each class's own frozen feature.
+
+Shapes: B images, C classes, D text width, E joint embedding; four learned words and four words per class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from dear.backbone.clip import FrozenClip
+from dear.backbone.rows import Rows
+from dear.config import Settings
+from dear.data.prompts import ClassList
+from dear.methods.about import About
+from dear.methods.base import Batch, Method, Output, unit
+from dear.methods.cocoop import MetaNet
+from dear.methods.coop import DASSL
+from dear.methods.maple import slot_start
+from dear.methods.recipe import Recipe, Special
+from dear.methods.tokens import placeholders, prompt_rows, with_words
+
+COUNT = 4
+"""Learned words, and words per class."""
+FIRST = 2
+"""The least layer at which words of the class can come in: before it nothing would be learned by the context."""
+PHOTO, PERSON = "a photo of a {}.", "a photo of a person doing {}."
+FROZEN = {
+    "fgvc_aircraft": "a photo of an aircraft {}.",
+    "dtd": "a photo of a {}, a type of texture.",
+    "eurosat": "a centered satellite photo of {}.",
+    "ucf101": PERSON,
+    **{f"oxford_{kind}s": f"a photo of a {{}}, a type of {kind}." for kind in ("pet", "flower")},
+    "food101": "a photo of a {}, a type of food.",
+    **dict.fromkeys(("stanford_cars", "sun397", "caltech101", "imagenet", "imagenetv2"), PHOTO),
+    **dict.fromkeys(("imagenet_sketch", "imagenet_a", "imagenet_r"), PHOTO),
+}
+"""Prompts of the frozen class features."""
+LEARNED = {
+    "fgvc_aircraft": "X X X X {}, a type of aircraft.",
+    "dtd": "X X X X {} texture.",
+    "stanford_cars": "X X X X {}, a type of car",
+    "ucf101": PERSON,
+}
+"""Prompts whose first words are learned; others are places for them, then what follows the name in the frozen one."""
+
+
+def frozen_template(classes: ClassList) -> str:
+    """The prompt of the frozen class features; of an unknown data set, its own."""
+    return FROZEN.get(classes.dataset or "", classes.template)
+
+
+def learned_template(classes: ClassList) -> str:
+    """The prompt whose first words are learned."""
+    rest = frozen_template(classes).split("{}")[1]
+    return LEARNED.get(classes.dataset or "", f"{placeholders(COUNT)} {{}}{rest}")
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """The activation of OpenAI's CLIP."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+class TCPConfig(Settings):
+    """Config of TCP."""
+
+    words: str = ""
+    """Words that the four learned ones start from; "" for a random start."""
+    layer: int = Field(default=9, ge=FIRST, le=12)
+    """Text layer, of 12, before which the words of the class take the place of the learned ones."""
+    weight: float = Field(default=8.0, ge=0)
+    """Of the term that keeps class features near the frozen ones."""
+
+    @field_validator("words")
+    @classmethod
+    def _four(cls, value: str) -> str:
+        if len(value.split()) not in (0, COUNT):
+            raise ValueError(f"give {COUNT} words, or none")
+        return value
+
+
+class ClassText(NamedTuple):
+    """Class features of unit length, (C, E) each."""
+
+    features: Tensor
+    frozen: Tensor
+
+
+class TCP(Method):
+    """Learned words, then words made of the class's frozen feature in a middle text layer."""
+
+    name: ClassVar[str] = "tcp"
+    Config: ClassVar[type[Settings]] = TCPConfig
+    recipe: ClassVar[Recipe] = Recipe(**{**DASSL, "optimiser": "adam"}, eps=1e-3, epochs=50)
+    special: ClassVar[tuple[Special, ...]] = (Special({"epochs": 25}, data=("imagenet", "sun397")),)
+    about: ClassVar[About] = About(
+        citation="Yao et al., TCP: Textual-based Class-aware Prompt Tuning for Visual-Language Model, CVPR 2024",
+        year=2024,
+        touches="text tower, layers 1 and 9",
+        parameters=331_904,
+        code="htyao89/Textual-based_Class-aware_prompt_tuning bd97bec",
+        licence="none found",
+    )
+    config: TCPConfig
+
+    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
+        super().__init__(clip, config, seed=seed, **saved)
+        generator = torch.Generator().manual_seed(seed)
+        embedding, width = clip.geometry.embed_dim, clip.text.width
+        self.ctx = slot_start(clip, self.config.words, COUNT, generator)
+        self.meta_net = MetaNet(generator, (embedding, embedding // 4, COUNT * width), quick_gelu)
+        self._layer = min(max(clip.text.depth - 12 + self.config.layer, FIRST), clip.text.depth)
+
+    def classes(self, clip: FrozenClip, classes: ClassList) -> tuple[Rows, Tensor]:
+        """Embedded prompts, and frozen class features of unit length (C, E)."""
+        rows = prompt_rows(clip, classes, learned_template(classes), COUNT)
+        return rows, unit(clip.text.encode(classes.prompts(frozen_template(classes))))
+
+    def class_words(self, frozen_CE: Tensor) -> Tensor:
+        """Words of each class (C, 4, D)."""
+        words: Tensor = self.meta_net(frozen_CE)
+        return words.view(frozen_CE.shape[0], COUNT, -1)
+
+    def text(self, clip: FrozenClip, frozen: tuple[Rows, Tensor], batch: Batch | None = None) -> ClassText:
+        """Class features of unit length, and the frozen ones."""
+        rows, frozen_CE = frozen
+        words_CND = self.class_words(frozen_CE)
+
+        def edit(layer: int, rows: Rows) -> Rows:
+            return rows.put(1, words_CND) if layer == self._layer else rows
+
+        features = clip.text.features(with_words(clip, rows, self.ctx), edit=edit)
+        return ClassText(unit(features), frozen_CE)
+
+    def forward(
+        self, clip: FrozenClip, image: Mapping[str, Tensor], text: ClassText, batch: Batch | None = None
+    ) -> Output:
+        """Cosines of image and class features."""
+        out = super().forward(clip, image, text.features, batch)
+        return Output(out.readouts, out.features, classes=text.features, rest={"frozen": text.frozen})
+
+    def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy, and how far the mean class is from its frozen feature."""
+        assert out.classes is not None
+        near = F.cosine_similarity(out.classes, out.rest["frozen"], dim=1, eps=1e-7).mean()
+        return {**super().loss(out, batch), "kg": self.config.weight * (1 - near)}
