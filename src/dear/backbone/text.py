@@ -93,9 +93,19 @@ class TextTower:
         shared = min(int(same_T.cumprod(0).sum()), int(end_C.min()))
         return TokenizedPrompts(ids_CT[:, : int(end_C.max()) + 1], end_C, shared)
 
+    def excess(self, prompts: Sequence[str]) -> int:
+        """Tokens of the longest prompt beyond the context; not positive if all fit."""
+        return max(self._whole_ends(prompts)) + 1 - int(self.positions.shape[0])
+
+    def _whole_ends(self, prompts: Sequence[str]) -> list[int]:
+        """End positions of prompts that may be longer than the context."""
+        longer = 16 * self.positions.shape[0]
+        ends: list[int] = self._end_positions(self._tokenizer(list(prompts), context_length=longer)).tolist()
+        return ends
+
     def _refuse_cut(self, prompts: Sequence[str], context: int) -> None:
         """Of prompts that fill the context, refuse those that are longer than it."""
-        ends = self._end_positions(self._tokenizer(list(prompts), context_length=16 * context)).tolist()
+        ends = self._whole_ends(prompts)
         if cut := [prompt for prompt, end in zip(prompts, ends, strict=True) if end >= context]:
             raise ClassListError(
                 f"{len(cut)} prompt(s) do not fit the text tower's {context} tokens, the first is "

@@ -17,9 +17,9 @@ from dear.config import Settings
 from dear.data.prompts import ClassList
 from dear.errors import ConfigError
 from dear.methods.about import About
-from dear.methods.base import Batch, Draw, Method, Needs, tokens_of, unit
+from dear.methods.base import Batch, Draw, Method, Needs, unit
 from dear.methods.recipe import Recipe, Special
-from dear.methods.tokens import WORDS, placeholders, prompt_rows, random_rows, with_words, word_rows
+from dear.methods.tokens import WORDS, placeholders, prompt_rows, prompt_tokens, random_rows, with_words, word_rows
 
 DASSL: dict[str, Any] = {"optimiser": "sgd", "lr": 2e-3, "batch_size": 32, "drop_last": True, "crop": (0.08, 1.0)}
 """The training that CoOp and its successors share."""
@@ -134,7 +134,7 @@ class CoOp(Method):
         template = self.template(classes)
         if self.config.position == "end":
             return FrozenPrompts(prompt_rows(clip, classes, template, self.config.length), None, seen_C)
-        tokens = tokens_of(clip, classes, template)
+        tokens = prompt_tokens(clip, classes, template)
         embedded = Rows.of(clip.text.embed(tokens.ids_CT), tokens.end_C)
         return FrozenPrompts(embedded, self._order(clip, classes, tokens.ids_CT.shape[1]), seen_C)
 

@@ -12,12 +12,15 @@ from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.rows import Rows
+from dear.backbone.text import TokenizedPrompts
 from dear.data.prompts import ClassList
-from dear.errors import ConfigError
+from dear.errors import ClassListError, ConfigError
 from dear.methods.base import tokens_of, unit
 
 WORDS = "a photo of a"
 """What most prompts begin with, and the start of many learned rows."""
+PLACE = "X"
+"""A word that only holds a place."""
 
 
 def random_rows(generator: torch.Generator, *shape: int, std: float = 0.02) -> nn.Parameter:
@@ -43,12 +46,27 @@ def word_rows(clip: FrozenClip, words: str, count: int) -> Tensor:
 
 def placeholders(count: int) -> str:
     """Words that only hold places."""
-    return " ".join(["X"] * count)
+    return " ".join([PLACE] * count)
+
+
+def prompt_tokens(clip: FrozenClip, classes: ClassList, template: str) -> TokenizedPrompts:
+    """Token ids of prompts that hold places for learned words; too many of these are refused with what fits."""
+    try:
+        return tokens_of(clip, classes, template)
+    except ClassListError:
+        held = template.split().count(PLACE)
+        fitting = held - clip.text.excess((classes.whole or classes).prompts(template))
+        if not 0 < fitting < held:
+            raise
+        raise ConfigError(
+            f"{held} learned words and the class names do not fit the text tower's {clip.text.positions.shape[0]} "
+            f"tokens: use at most {fitting}."
+        ) from None
 
 
 def prompt_rows(clip: FrozenClip, classes: ClassList, template: str, slots: int) -> Rows:
     """Rows of prompts before layer 1, of which the first `slots` after the start token will be overwritten."""
-    tokens = tokens_of(clip, classes, template)
+    tokens = prompt_tokens(clip, classes, template)
     before = clip.text.tokenize([template.split("{}")[0]]).end_C
     if int(before[0]) - 1 < slots:
         raise ConfigError(
