@@ -7,6 +7,8 @@ import torch
 
 import dear
 from dear.data.prompts import class_list
+from dear.engine.feed import StepImages
+from dear.engine.gradients import share_of_step
 from dear.engine.run import run_job
 from dear.errors import ConfigError
 from dear.loading import make_method
@@ -74,9 +76,15 @@ def test_what_goes_against_zero_shot_clip_is_taken_out(clip):
 
 
 def test_only_the_cross_entropy_is_minimised(clip):
-    terms = build("prograd", clip, NAMES).loss(plain_images(clip, 3), torch.tensor([0, 1, 2]))
+    model, images, labels = build("prograd", clip, NAMES), plain_images(clip, 3), torch.tensor([0, 1, 2])
+    terms = model.loss(images, labels)
     assert terms["total"] == terms["xe"]
     assert terms["kl"] != terms["xe"]
+    given = StepImages({"images": images}, labels, torch.arange(3), 3, ())
+    how = {"micro_batch": None, "precision": "fp32", "scaler": torch.amp.GradScaler("cpu", enabled=False)}
+    share = share_of_step(model, given, seed=0, step=1, **how)
+    assert set(share.grads) == {"xe", "kl"}  # no third way back for what is only told
+    assert set(share.sums) == {"xe", "kl", "total"}
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ class CoCoOp(Method):
     def features(self, clip: FrozenClip, feature_BE: Tensor, text: Prompts) -> Tensor:
         """Class features of unit length for each image (B, C, E); the context's rows run once per image."""
         context_BMD = self.ctx + self.meta_net(feature_BE)[:, None]
-        rows = Rows.of(*text).share(1 + self.config.length).grouped(feature_BE.shape[0])
+        rows = Rows.of(text.words.detach(), text.end).share(1 + self.config.length).grouped(feature_BE.shape[0])
         features = clip.text.features(with_words(clip, rows, context_BMD))
         return unit(features).view(feature_BE.shape[0], text.end.shape[0], -1)
 
