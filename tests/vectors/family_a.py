@@ -2,6 +2,7 @@
 
 import torch
 
+from dear.methods.atprompt import ATTRIBUTES
 from dear.methods.coop import context_template
 from dear.methods.prograd import teacher_template
 from dear.methods.recipe import Recipe
@@ -57,7 +58,7 @@ def coop(facts, tensors) -> Case:
         "words": told["ctx_init"] or "",
         "context": told["n_ctx"],
         "position": told["class_token_position"],
-        "per_class": told["csc"],
+        "per_class": told["csc"] and not told["ctx_init"],  # published: words win
     }
 
     def found(run):
@@ -88,9 +89,10 @@ def cocoop(facts, tensors) -> Case:
 def prograd(facts, tensors) -> Case:
     told = facts["settings"]
     config = {
-        "words": facts["init_words"],
+        "words": facts.get("init_words") or "",
         "context": told["n_ctx"],
         "position": told["class_token_position"],
+        "per_class": told.get("csc", False) and not facts.get("init_words"),
         "strength": told["lambda"],
         "temperature": told["temperature"],
     }
@@ -114,10 +116,10 @@ def prograd(facts, tensors) -> Case:
 
 def atprompt(facts, tensors) -> Case:
     told = facts["settings"]
-    known = DATA_SETS.get(told["dataset"])
+    known, words = DATA_SETS.get(told["dataset"]), ", ".join(facts["attributes"])
     config = {
-        "base": facts["variant"] if facts["variant"] == "maple" else "coop",
-        "attributes": "" if known else ", ".join(facts["attributes"]),
+        "base": "maple" if "param/to_vision.weight" in tensors else "coop",
+        "attributes": "" if ATTRIBUTES.get(known) == words else words,
         "context": told["n_ctx"],
         "attribute_context": told["n_att"],
         "depth": told.get("prompt_depth", 9),
@@ -131,7 +133,11 @@ def atprompt(facts, tensors) -> Case:
 
 def tcp(facts, tensors) -> Case:
     told = facts["settings"]
-    config = {"layer": told["insert_before_block"] + 1 - told["block_count_from"], "weight": told["kg_weight"]}
+    config = {
+        "words": told.get("ctx_init") or "",
+        "layer": told["insert_before_block"] + 1 - told["block_count_from"],
+        "weight": told["kg_weight"],
+    }
 
     @torch.no_grad()
     def found(run):
@@ -139,6 +145,7 @@ def tcp(facts, tensors) -> Case:
         words = run.model.method.class_words(frozen)
         return {
             **features(run),
+            "init/ctx": fresh(run).ctx,
             "input/token_ids": token_ids(run, learned_template(run.model.classes)),
             "input/token_ids_frozen": token_ids(run, frozen_template(run.model.classes)),
             "out/features_text_frozen": frozen,
@@ -149,7 +156,10 @@ def tcp(facts, tensors) -> Case:
     recipe = sgd(facts, optimiser="adam", eps=1e-3)
 
     def later(run, steps):  # our terms are weighted
-        return {"loss/kg": steps["loss1/kg"] / told["kg_weight"]}
+        return {
+            "loss/kg": steps["loss1/kg"] / told["kg_weight"],
+            "second/kg": steps["loss2/kg"] / told["kg_weight"],
+        }
 
     return Case("tcp", config, listed, recipe, found=found, later=later)
 
