@@ -118,7 +118,7 @@ def describe(job: Job, model: Model) -> dict[str, Any]:
         "settings": method.config.model_dump(mode="json"),
         "files_sha256": {name: sha256(text.encode()) for name, text in method.files.items()},
         "recipe": job.recipe,
-        "train": {**job.resolved.told(), **job.train.machine()},
+        "train": {**job.resolved.model_dump(mode="json"), **job.train.machine()},
         "cached_views": job.cached_views,
         "backbone": {
             "name": clip.name,

@@ -15,4 +15,4 @@ def from_format_1(description: Mapping[str, Any]) -> dict[str, Any]:
     told = {_RENAMED.get(name, name): value for name, value in description["train"].items()}
     machine = {"micro_batch": told.pop("micro_batch", None), "class_chunk": None, "precision": told.pop("precision")}
     recipe = Recipe(**(told if description["method"] != "zero_shot" else {"epochs": 0}))
-    return {**description, "recipe": "own", "train": {**recipe.told(), **machine}}
+    return {**description, "recipe": "own", "train": {**recipe.model_dump(mode="json"), **machine}}

@@ -21,7 +21,7 @@ from dear.methods.about import About
 from dear.methods.base import Batch, Output, unit
 from dear.methods.coop import DASSL, CoOp, CoOpConfig
 from dear.methods.recipe import Recipe, Special
-from dear.methods.tokens import WORDS, placeholders, word_rows
+from dear.methods.tokens import WORDS, frozen_features, placeholders, word_rows
 
 PHOTO = f"{WORDS} {{}}."
 TEMPLATES = {
@@ -125,8 +125,7 @@ class ProGrad(CoOp):
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> Any:
         """Embedded prompts, and the features of zero-shot CLIP."""
-        prompts = classes.prompts(teacher_template(classes))
-        return super().classes(clip, classes), unit(clip.text.encode(prompts))
+        return super().classes(clip, classes), frozen_features(clip, classes, teacher_template(classes))
 
     def text(self, clip: FrozenClip, frozen: Any, batch: Batch | None = None) -> ProGradText:
         """Own and frozen class features."""

@@ -57,13 +57,7 @@ class Recipe(Settings):
     crop: tuple[float, float] = Field(default=(0.5, 1.0), strict=False)
     """Smallest and largest share of an image's area that a random crop takes."""
 
-    def told(self) -> dict[str, Any]:
-        """The recipe in the description of a run; what is younger than descriptions is left out where it is unused."""
-        left_out = {name for name, unused in _YOUNGER.items() if getattr(self, name) == unused}
-        return self.model_dump(mode="json", exclude=left_out)
 
-
-_YOUNGER = {"one_class": False}
 SHARED = Recipe()
 """One recipe for all methods, for a comparison of methods rather than of budgets."""
 

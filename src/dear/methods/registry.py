@@ -25,9 +25,9 @@ OWN = {
     "mmrlpp": "dear.methods.mmrlpp:MMRLpp",
     "prograd": "dear.methods.prograd:ProGrad",
     "promptsrc": "dear.methods.promptsrc:PromptSRC",
-    "tcp": "dear.methods.tcp:TCP",
     "provp": "dear.methods.provp:ProVP",
     "skiptuning": "dear.methods.skiptuning:SkipTuning",
+    "tcp": "dear.methods.tcp:TCP",
     "vpt": "dear.methods.vpt:VPT",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }

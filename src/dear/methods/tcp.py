@@ -23,7 +23,7 @@ from dear.methods.cocoop import MetaNet
 from dear.methods.coop import DASSL
 from dear.methods.maple import slot_start
 from dear.methods.recipe import Recipe, Special
-from dear.methods.tokens import placeholders, prompt_rows, with_words
+from dear.methods.tokens import frozen_features, placeholders, prompt_rows, with_words
 
 COUNT = 4
 """Learned words, and words per class."""
@@ -119,7 +119,7 @@ class TCP(Method):
     def classes(self, clip: FrozenClip, classes: ClassList) -> tuple[Rows, Tensor]:
         """Embedded prompts, and frozen class features of unit length (C, E)."""
         rows = prompt_rows(clip, classes, learned_template(classes), COUNT)
-        return rows, unit(clip.text.encode(classes.prompts(frozen_template(classes))))
+        return rows, frozen_features(clip, classes, frozen_template(classes))
 
     def class_words(self, frozen_CE: Tensor) -> Tensor:
         """Words of each class (C, 4, D)."""
