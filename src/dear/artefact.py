@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -25,7 +26,7 @@ from dear.errors import (
     NewerFormatError,
     OverwriteError,
 )
-from dear.files import MEGABYTE, as_folder, sha256, write_atomic
+from dear.files import MEGABYTE, as_folder, read_regular, sha256, write_atomic
 from dear.methods.base import Method
 
 FORMAT = "dear-adapter"
@@ -110,13 +111,13 @@ def save(model: Savable, folder: str | Path, *, overwrite: bool = False) -> Path
     try:
         if not overwrite:
             _refuse_replacing(folder, files)
-        stale = _files_of_the_adapter_there(folder) - set(files) if overwrite else set()
+        stale = files_of_adapter(folder) - set(files) if overwrite else set()
         folder.mkdir(parents=True, exist_ok=True)
         for name in sorted(stale):
             (folder / name).unlink(missing_ok=True)
         for name, data in files.items():
             write_atomic(folder / name, data)
-        if not (folder / CARD).exists() or is_card((folder / CARD).read_bytes()):
+        if not (folder / CARD).exists() or is_card(read_regular(folder / CARD)):
             write_atomic(folder / CARD, card(manifest.model_dump(), model.method.facts(), trained).encode())
     except OSError as error:
         if isinstance(error, DearError):
@@ -203,12 +204,18 @@ def _refuse_replacing(folder: Path, files: dict[str, bytes]) -> None:
             )
 
 
-def _files_of_the_adapter_there(folder: Path) -> set[str]:
-    """Names of the files of an adapter that is about to be replaced, if there is one."""
-    try:
-        return {Path(name).name for name in read_manifest(folder).files}
-    except ArtefactError:
-        return set()
+def files_of_adapter(folder: Path) -> set[str]:
+    """Names of the files of an adapter that is about to be replaced: those of which the manifest knows every byte.
+
+    A file that a stranger's manifest merely names is not the adapter's, and stays.
+    """
+    found = set()
+    with suppress(ArtefactError):
+        for name, entry in read_manifest(folder).files.items():
+            with suppress(ArtefactError):
+                _checked_bytes(folder / name, entry)
+                found.add(name)
+    return found
 
 
 def _checked_bytes(path: Path, entry: FileEntry) -> bytes:

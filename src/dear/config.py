@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dear.errors import ConfigError, did_you_mean
 
+MOST_NAMED = 10
+
 
 class Settings(BaseModel):
     """Base of every settings object: immutable, strict, and refused with a `ConfigError`."""
@@ -25,17 +27,30 @@ class Settings(BaseModel):
             raise ConfigError(" ".join(problems(error, type(self).model_fields))) from None
 
 
+def whole_number(name: str, value: object, *, least: int = 0) -> int:
+    """An argument that counts something."""
+    if type(value) is not int or value < least:
+        raise ConfigError(f"{name} is {value!r}, but must be a whole number from {least} on.")
+    return value
+
+
 def problems(error: ValidationError, known: Iterable[str] = ()) -> list[str]:
-    """Each problem of a validation as a sentence."""
-    sentences = []
-    for item in error.errors(include_url=False):
+    """Each problem of a validation as a sentence, or the first few of very many."""
+    sentences, found = [], error.errors(include_url=False)
+    for item in found[:MOST_NAMED]:
         where = ".".join(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ").rstrip(".")
         if item["type"] == "extra_forbidden":
             near = did_you_mean(where, known, most=1) or (f" Known: {', '.join(known)}." if known else "")
             sentences.append(f"There is no setting {where!r}.{near}")
         elif where and not isinstance(item["input"], dict | list | tuple):
-            sentences.append(f"{where} is {item['input']!r}: {message[:1].lower()}{message[1:]}.")
+            sentences.append(f"{where} is {_short(item['input'])}: {message[:1].lower()}{message[1:]}.")
         else:
             sentences.append(f"{where}: {message}." if where else f"{message}.")
-    return sentences
+    more = len(found) - MOST_NAMED
+    return [*sentences, *([f"There are {more} more problems."] if more > 0 else [])]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"

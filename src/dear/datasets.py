@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
 
 from dear.data.catalog import declarations, open_declared, open_files
 from dear.data.dataset import Dataset, Item
-from dear.errors import DataError, did_you_mean
+from dear.errors import ConfigError, DataError, did_you_mean
+from dear.files import as_folder, is_file, is_folder
 from dear.world.datasets import load_world_dataset, world_dataset_names
 from dear.world.render import RENDERER_VERSION
 
@@ -26,8 +28,8 @@ def open_dataset(source: str | Path, root: str | Path | None = None, *, template
         raise DataError(
             f"The data set is of type {type(source).__name__}: give its name, a folder, or a .csv or .json list."
         )
-    if template is not None and not template.strip():
-        raise DataError("The template is empty: give a prompt such as 'a photo of a {}.', or leave it out.")
+    if template is not None and (not isinstance(template, str) or not template.strip()):
+        raise DataError(f"The template is {template!r}: give a prompt such as 'a photo of a {{}}.', or leave it out.")
     name, path = str(source), Path(source)
     if name in world_dataset_names():
         return _world(name, template)
@@ -35,11 +37,30 @@ def open_dataset(source: str | Path, root: str | Path | None = None, *, template
     if name in known:
         if root is None:
             raise DataError(f"{name} lies below a data folder: say which with --data-root FOLDER (data_root=FOLDER).")
-        return open_declared(known[name], Path(root), template)
-    if path.is_dir() or (path.is_file() and path.suffix.lower() in LISTS):
+        return open_declared(known[name], as_folder(root), template)
+    if is_folder(path) or (is_file(path) and path.suffix.lower() in LISTS):
         return open_files(path, template)
     near = did_you_mean(name, dataset_names()) or " See 'dear data list'."
-    raise DataError(f"There is no data set {name!r}, nor a folder or a .csv or .json list of that name.{near}")
+    raise DataError(f"There is no data set {name[:80]!r}, nor a folder or a .csv or .json list of that name.{near}")
+
+
+def opened(data: str | Path | Dataset, root: str | Path | None = None, template: str | None = None) -> Dataset:
+    """A data set by name or place, or one that is open already, with another prompt if one is given."""
+    if isinstance(data, Dataset):
+        return replace(data, template=data.template if template is None else template)
+    return open_dataset(data, root, template=template)
+
+
+def refuse_inside(dataset: Dataset, *outputs: Path | None) -> None:
+    """Refuse to write inside the data folder, where a folder becomes a class."""
+    data = Path(dataset.source) if dataset.source else None
+    if data is None or not is_folder(data):
+        return
+    for folder in outputs:
+        if folder is not None and data.resolve() in folder.resolve().parents:
+            raise ConfigError(
+                f"{folder} lies inside the data folder {data} and would become a class: choose another folder."
+            )
 
 
 def is_world(source: str | Path | Dataset) -> bool:

@@ -10,12 +10,24 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dear.config import problems
 from dear.errors import DearError
 from dear.files import LARGEST_TEXT, NotRegularError, read_regular, sha256
 
 SEAL = "sha256"
+
+
+class Form(BaseModel):
+    """The entries of a document that we read, with their types; further ones are left alone."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
+
+
+F = TypeVar("F", bound=Form)
 
 
 def to_json(content: Mapping[str, Any]) -> bytes:
@@ -38,7 +50,7 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
 def parse(text: str | bytes, *, where: str, what: str, error: type[DearError]) -> Any:
     """JSON as plain values; keys that stand twice are refused."""
     try:
-        return json.loads(text, object_pairs_hook=_no_key_twice)
+        return json.loads(text, object_pairs_hook=_no_key_twice, parse_constant=_no_number)
     except (ValueError, TypeError, RecursionError) as problem:
         raise error(f"{where} is not {what}: it is not valid JSON ({_short(problem)}).") from None
 
@@ -62,6 +74,14 @@ def check(
     if version > newest:
         raise (newer or error)(f"{where} has format {version}, this version reads up to {newest}: upgrade dear-vlm.")
     return content, version
+
+
+def fitting(content: Any, form: type[F], *, where: str, what: str, error: type[DearError]) -> F:
+    """The document as values of the types that its form says."""
+    try:
+        return form.model_validate(content)
+    except ValidationError as problem:
+        raise error(f"{where} is not {what}. {' '.join(problems(problem))}") from None
 
 
 def read(path: Path, *, what: str, form: str, newest: int, error: type[DearError]) -> tuple[dict[str, Any], int]:
@@ -92,6 +112,10 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"the key {twice!r} stands twice")
     return found
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number")
 
 
 def _short(problem: BaseException) -> str:

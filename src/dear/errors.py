@@ -97,8 +97,8 @@ class FolderBusyError(DearError, RuntimeError):
     """Another process writes in the folder."""
 
 
-def did_you_mean(word: str, known: Iterable[str], *, most: int = 3) -> str:
+def did_you_mean(word: object, known: Iterable[str], *, most: int = 3) -> str:
     """Return ' Did you mean …?' with the nearest known words, or an empty text if none is near."""
     lowered = {name.lower(): name for name in known}
-    near = [lowered[match] for match in get_close_matches(word.lower(), lowered, n=most, cutoff=0.7)]
+    near = [lowered[match] for match in get_close_matches(str(word).lower(), lowered, n=most, cutoff=0.7)]
     return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

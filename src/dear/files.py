@@ -7,11 +7,13 @@ follows links, keeps permissions, and survives a crash as the old file or the ne
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import stat
 import tempfile
-from collections.abc import Iterable
+import time
+import unicodedata
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +22,9 @@ from dear.errors import ConfigError, OverwriteError
 MEGABYTE = 1 << 20
 LARGEST_TEXT = 256 * MEGABYTE
 """Largest JSON, YAML, CSV or text file that is read."""
+
+ABANDONED = 3600.0
+"""Seconds after which a temporary file belongs to no process that still writes it."""
 
 _UMASK = os.umask(0)
 os.umask(_UMASK)
@@ -56,6 +61,7 @@ def write_atomic(path: Path, data: bytes) -> None:
             if not stat.S_ISREG(facts.st_mode):
                 raise NotRegularError(0, "it exists and is not a regular file", str(path))
             mode = stat.S_IMODE(facts.st_mode)
+        _remove_leftovers(target)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -71,6 +77,14 @@ def write_atomic(path: Path, data: bytes) -> None:
         if isinstance(error, OSError):
             error.filename, error.filename2 = str(path), None  # a full disk does not say what was being written
         raise
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove what killed processes left of earlier attempts to write a file."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.????????.tmp"):
+        with suppress(OSError):
+            if time.time() - left.lstat().st_mtime > ABANDONED:
+                left.unlink()
 
 
 def sync_folder(folder: Path) -> None:
@@ -90,28 +104,20 @@ def as_folder(path: str | Path) -> Path:
     return Path(path)
 
 
-def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
-    """Refuse an output folder that already holds something, unless one says what to do with it."""
-    if resume and overwrite:
-        raise ConfigError("--resume continues and --overwrite starts over: choose one of them.")
-    if folder.exists() and not folder.is_dir():
-        raise OverwriteError(f"{folder} is a file: give a folder.")
-    if folder.is_dir() and any(folder.iterdir()) and not resume and not overwrite:
-        raise OverwriteError(f"{folder} is not empty: add --resume to continue, or --overwrite to start over.")
-
-
-def prepare_folder(folder: Path, ours: Iterable[str], *, resume: bool, overwrite: bool) -> None:
-    """Make an output folder; one that already holds something is refused unless one says what to do with it.
-
-    Overwriting removes `ours`, the files that are written there, and never anything else.
-    """
-    check_folder(folder, resume=resume, overwrite=overwrite)
-    for name in ours if overwrite else ():
-        (folder / name).unlink(missing_ok=True)
+def is_file(path: str | Path) -> bool:
+    """Whether there is such a regular file; a text that can be no path names none."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OverwriteError(f"The folder {folder} cannot be made ({error.strerror}).") from None
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_folder(path: str | Path) -> bool:
+    """Whether there is such a folder; a text that can be no path names none."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def write_result(path: Path, text: str) -> None:
@@ -124,9 +130,17 @@ def write_result(path: Path, text: str) -> None:
 
 
 def shown(name: object) -> str:
-    """A file's name as it may be printed: no terminal escapes, no half characters."""
-    text = os.fsencode(str(name)).decode("utf-8", "replace") if isinstance(name, str | Path) else str(name)
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    """A file's name as it may be printed: no terminal escapes, no half characters; any blank is a blank."""
+    return "".join(letter if _is_shown(letter) else "\N{REPLACEMENT CHARACTER}" for letter in str(name))
+
+
+def _is_shown(letter: str) -> bool:
+    return letter.isprintable() or unicodedata.category(letter) == "Zs"
+
+
+def letters(name: str) -> bytes:
+    """A name as bytes, for hashes and random draws; names of files need not be UTF-8."""
+    return name.encode("utf-8", "surrogateescape")
 
 
 def sha256(data: bytes) -> str:

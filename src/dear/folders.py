@@ -17,15 +17,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
 from dear import documents
 from dear.errors import ConfigError, FolderBusyError, OverwriteError
-from dear.files import read_regular, write_atomic
+from dear.files import MEGABYTE, read_regular, shown, write_atomic
 
 Kind = Literal["run", "grid", "paper", "index", "discovery", "cache"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 FORMAT, FORMAT_VERSION = "dear-folder", 1
 MARKER, LOCK = "dear-folder.json", ".dear.lock"
 BEAT, STALE = 10.0, 60.0
@@ -47,22 +48,21 @@ def kind_of(folder: Path) -> Kind | None:
         content, _ = documents.read(
             folder / MARKER, what="a marker", form=FORMAT, newest=FORMAT_VERSION, error=ConfigError
         )
-        kind: Kind = content["kind"]
-        return kind
+        return next((kind for kind in KINDS if kind == content.get("kind")), None)
     for kind, named in _WITHOUT_MARKER.items():
-        for name, form in named:
-            with suppress(OSError, ValueError, TypeError, AttributeError):
-                if json.loads(read_regular(folder / name)).get("format") == form:
-                    return kind
-    if _is_old_grid(folder):
-        return "grid"
-    return None
+        if any(_has_format(folder / name, form) for name, form in named):
+            return kind
+    cells = sorted((folder / "cells").glob("*.json"))
+    return "grid" if cells and _has_format(cells[0], "dear-cell") else None
 
 
-def _is_old_grid(folder: Path) -> bool:
-    with suppress(OSError, ValueError, TypeError, AttributeError, StopIteration):
-        cell = next(iter(sorted((folder / "cells").glob("*.json"))))
-        return bool(json.loads(read_regular(cell)).get("format") == "dear-cell")
+def _has_format(path: Path, form: str) -> bool:
+    """Whether a file is a document of a format, of any version."""
+    with suppress(OSError, ConfigError):
+        content = documents.parse(
+            documents.read_bytes(path, error=ConfigError), where="", what="a document", error=ConfigError
+        )
+        return isinstance(content, dict) and content.get("format") == form
     return False
 
 
@@ -133,6 +133,16 @@ def _mark(folder: Path, kind: Kind, lock: Path) -> None:
         ) from None
 
 
+def mark(folder: Path, kind: Kind) -> None:
+    """Make a folder that several processes may fill at once, and mark it if it is new; one with content stays as it is.
+
+    For caches: whoever writes there appends to files of its own, so nobody has to hold the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / MARKER).exists() and not _content(folder):
+        write_atomic(folder / MARKER, documents.to_json(_marker(kind)))
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove temporary files that a killed process left; called by the holder only."""
     for path in folder.glob(TEMPORARY):
@@ -169,8 +179,8 @@ def _beat(path: Path, stop: threading.Event) -> None:
 
 def _holder(path: Path) -> dict[str, Any]:
     for _ in range(5):  # the holder may be about to sign
-        with suppress(OSError, ValueError):
-            found = json.loads(path.read_text())
+        with suppress(OSError, ValueError, RecursionError):
+            found = json.loads(read_regular(path, most=MEGABYTE))
             if isinstance(found, dict):
                 return found
         time.sleep(0.05)
@@ -179,8 +189,8 @@ def _holder(path: Path) -> dict[str, Any]:
 
 def _refuse_other_machine(folder: Path, kind: Kind, path: Path) -> None:
     """Refuse a lock that a living process of another machine holds, where locks do not reach across machines."""
-    with suppress(OSError, ValueError, AttributeError):
-        found = json.loads(path.read_text())
+    with suppress(OSError, ValueError, RecursionError):
+        found = json.loads(read_regular(path, most=MEGABYTE))
         elsewhere = isinstance(found, dict) and found.get("host") not in (None, socket.gethostname())
         if elsewhere and time.time() - path.stat().st_mtime < STALE:
             raise FolderBusyError(_busy(folder, kind, found))
@@ -188,5 +198,6 @@ def _refuse_other_machine(folder: Path, kind: Kind, path: Path) -> None:
 
 def _busy(folder: Path, kind: Kind, holder: dict[str, Any]) -> str:
     known = {"host", "pid", "since"} <= holder.keys()
-    who = f"process {holder['pid']} on {holder['host']} since {holder['since']}" if known else "another process"
+    told = {name: shown(value) for name, value in holder.items()}
+    who = f"process {told['pid']} on {told['host']} since {told['since']}" if known else "another process"
     return f"The {kind} in {folder} is being written by {who}: wait for it, stop it, or choose another folder."

@@ -22,6 +22,7 @@ from dear.errors import (
 )
 from dear.files import as_folder
 from dear.methods.base import Method
+from dear.methods.dear.config import DearConfig
 from dear.methods.registry import get_method
 from dear.model import Model
 from dear.roles.rolemap import RoleMap
@@ -53,6 +54,8 @@ def DeAR(clip: FrozenClip, roles: RoleMap | str | Path | None = None, **settings
         **settings: any field of `DearConfig`, such as beta=0.9, text_tokens=5, alpha_cls=0.7, lambda_reg=1.0.
     """
     config = settings.pop("config", None)
+    if config is not None and not isinstance(config, DearConfig):
+        raise ConfigError(f"config is of type {type(config).__name__}: give dear.DearConfig(…), or single settings.")
     given = config.model_dump() if config is not None else {}
     return Model(clip, make_method("dear", clip, {**given, "roles": roles, **settings}))
 

@@ -22,6 +22,7 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import PLAIN, States
 from dear.backbone.precision import computing, precision_key
 from dear.baked import Baked
+from dear.config import whole_number
 from dear.data.prompts import DEFAULT_TEMPLATE, ClassList, class_list
 from dear.errors import BackboneError, ClassListError, ConfigError, InputError, did_you_mean
 from dear.kept import Copies, Stamps, concatenated
@@ -59,6 +60,12 @@ class Model(nn.Module):
         super().__init__()
         if not isinstance(clip, FrozenClip):
             raise BackboneError(f"A method adapts a backbone from dear.load_clip(…), but got a {type(clip).__name__}.")
+        if not isinstance(method, Method):
+            raise ConfigError(f"The method is of type {type(method).__name__}: give a dear.Method made for the CLIP.")
+        if classes is not None and not isinstance(classes, ClassList):
+            raise ClassListError("Classes are set by model.for_classes([…]): leave them out here.")
+        if chunk is not None:
+            whole_number("chunk", chunk, least=1)
         self.clip, self.method = clip, method.to(clip.device)
         self.trained_on = tuple(trained_on)
         self.chunk = chunk
@@ -93,7 +100,7 @@ class Model(nn.Module):
             self.method,
             classes,
             trained_on=self.trained_on,
-            chunk=chunk or self.chunk,
+            chunk=self.chunk if chunk is None else chunk,
             companions=self.companions,
         )
 
@@ -242,6 +249,8 @@ class Model(nn.Module):
             return out
 
     def _completed(self, given: Mapping[str, Tensor], *, training: bool) -> States:
+        if not isinstance(given, Mapping):
+            raise InputError(f"given is of type {type(given).__name__}: give what model.states(images) returned.")
         names = self.names(training=training)
         known = {name: value for name, value in given.items() if value.shape[0]}
         missing = [name for name in names if name not in known]

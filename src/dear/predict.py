@@ -11,9 +11,10 @@ import torch
 from PIL import Image
 
 from dear.backbone.clip import FrozenClip
+from dear.config import whole_number
 from dear.data.images import ImageList, as_rgb, image_batches, open_image
 from dear.data.prompts import ClassList
-from dear.errors import ConfigError, ImageError, InputError
+from dear.errors import ImageError, InputError
 from dear.methods.base import Output
 
 _PREDICTS = "Predictions are made for paths and PIL images (tensors go to model(images))"
@@ -101,8 +102,7 @@ def stream(
 ) -> Iterator[Prediction | ImageError]:
     """As `predict`, one by one as they are made, with an error in the place of an image that cannot be read."""
     chosen = model.check_readout(readout)
-    if type(top_k) is not int or top_k < 1:
-        raise ConfigError(f"top_k is {top_k!r}, but must be a whole number from 1 on.")
+    whole_number("top_k", top_k, least=1)
     listed = _as_list(images)
     if classes is not None or template is not None:
         names = classes if classes is not None else model.required_classes().names

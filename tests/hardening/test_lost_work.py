@@ -1,7 +1,5 @@
 """Nothing acknowledged is lost, nothing is mixed up, whoever else writes and whatever ends a process."""
 
-import csv
-import io
 import json
 import multiprocessing
 import os
@@ -14,44 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from PIL import Image
 
 import dear
-from cells import cell as made_up_cell
-from dear.datasets import open_dataset
 from dear.engine.checkpoint import CheckpointError
-from dear.engine.job import make_job
 from dear.engine.run import CHECKPOINT, run_job
 from dear.engine.settings import TrainSettings
-from dear.engine.states import row_key
-from dear.errors import ConfigError, DataError, DearError, FolderBusyError, OverwriteError, TrainingError
-from dear.evaluation.cells import make_cells
-from dear.evaluation.evaluate import evaluate_items
-from dear.evaluation.grid import Setting, run_grid
-from dear.evaluation.tables import to_csv
-from dear.evaluation.tested import data_of_run
+from dear.errors import FolderBusyError, OverwriteError, TrainingError
+from dear.files import write_atomic
 from dear.folders import LOCK, held
 from dear.retrieval.index import read_index, update_index
 from helpers import heed_interrupts, make_photos
-from toys import Toy, adapter_hash
-
-FEW = TrainSettings(epochs=1, batch_size=2)
-
-
-@pytest.fixture
-def photos(tmp_path):
-    return make_photos(tmp_path / "photos", ["ant", "bee", "cow", "dog"], 4)
-
-
-def job_on(photos, seed=1, **more):
-    return make_job(open_dataset(photos), shots=2, seed=seed, config={"mask": "all_mixed"}, train=FEW, **more)
-
-
-def grid_on(photos, tiny_folders, out, **how):
-    setting = Setting(out=out, clip=f"local-dir:{tiny_folders['shallow']}", pretrained="random", train=FEW, workers=1)
-    cells = make_cells("few-shot", [str(photos)], methods=["zero_shot"], seeds=[1], shots=[1])
-    return run_grid(cells, setting, **how)
+from small_runs import grid_on, job_on
+from toys import adapter_hash
 
 
 @pytest.mark.covers("D1", "D4")
@@ -107,6 +79,17 @@ def test_the_index_of_another_folder_is_not_replaced(model, photos, tmp_path):
     assert len(update_index(model, other, tmp_path / "index", overwrite=True)[0].images) == 2
 
 
+@pytest.mark.covers("D1", "W3")
+def test_a_discovery_is_marked_held_and_refuses_other_folders(clip, photos, tmp_path, monkeypatch):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(OverwriteError, match="holds files that are not ours and no discovery"):
+        dear.discover_roles(clip, photos, out=tmp_path, overwrite=True)
+    monkeypatch.setattr("dear.reports.discovering.load_encoder", lambda name: None)
+    busy = pytest.raises(FolderBusyError, match=f"is being written by process {os.getpid()} on")
+    with held(tmp_path / "roles", "discovery"), busy:
+        dear.discover_roles(clip, photos, out=tmp_path / "roles")
+
+
 @pytest.mark.covers("D6")
 def test_the_old_adapter_works_until_the_new_one_is_whole(clip, photos, tmp_path):
     run_job(job_on(photos), clip, tmp_path / "run")
@@ -116,46 +99,6 @@ def test_the_old_adapter_works_until_the_new_one_is_whole(clip, photos, tmp_path
         run_job(wild, clip, tmp_path / "run", overwrite=True)
     assert adapter_hash(tmp_path / "run") == before
     dear.load(tmp_path / "run", clip).predict([photos / "ant" / "0.png"])
-
-
-@pytest.mark.covers("W4")
-def test_nothing_infinite_is_trained(clip, photos, tmp_path):
-    wild = replace(job_on(photos), train=TrainSettings(epochs=3, batch_size=2, lr=1e30, warmup_epochs=0))
-    with pytest.raises(TrainingError, match=r"not finite|infinite"):
-        run_job(wild, clip, tmp_path / "run")
-    assert not (tmp_path / "run" / "adapter_config.json").exists()
-
-
-@pytest.mark.covers("W1")
-def test_two_folders_of_one_name_share_no_rows(tmp_path):
-    places = [make_photos(tmp_path / part / "photos", ["a", "b"], 1) for part in ("one", "two")]
-    Image.new("RGB", (36, 40), "red").save(places[1] / "a" / "0.png")
-    for name in ("a/0.png", "b/0.png"):
-        os.utime(places[0] / name, (1, 1))
-        shutil.copy(places[0] / name, places[1] / name)
-        os.utime(places[1] / name, (1, 1))
-    one, two = map(open_dataset, places)
-    assert one.name == two.name
-    assert row_key(one, one.train[0]) != row_key(two, two.train[0])
-
-
-@pytest.mark.covers("W2")
-def test_a_run_is_not_resumed_on_replaced_images(clip, photos, tmp_path):
-    run_job(job_on(photos), clip, tmp_path / "run")
-    item = job_on(photos).items[0]
-    before = (photos / item.id).stat()
-    Image.new("RGB", (36, 40), "white").save(photos / item.id)
-    os.utime(photos / item.id, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(ConfigError, match="other training images under the same names"):
-        run_job(job_on(photos), clip, tmp_path / "run", resume=True)
-
-
-@pytest.mark.covers("W2")
-def test_copied_images_are_the_same_images(clip, photos, tmp_path):
-    run_job(job_on(photos), clip, tmp_path / "run")
-    for path in photos.rglob("*.png"):
-        os.utime(path)
-    run_job(job_on(photos), clip, tmp_path / "run", resume=True)
 
 
 @pytest.mark.covers("W3")
@@ -218,117 +161,14 @@ def test_a_living_holder_on_another_machine_is_believed(tmp_path):
         pass
 
 
-@pytest.mark.covers("W6")
-def test_learned_images_are_not_tested_under_another_name(clip, photos, tmp_path):
-    job = job_on(photos)
-    run_job(job, clip, tmp_path / "run")
-    elsewhere = shutil.copytree(photos, tmp_path / "elsewhere" / "copy")
-    for path in sorted(elsewhere.rglob("*.png")):
-        path.rename(path.with_name(f"renamed-{path.name}"))
-    data = data_of_run(tmp_path / "run", str(elsewhere))
-    assert len(data.items()) == 16 - len(job.items)
-
-
-@pytest.mark.covers("W8")
-def test_data_that_vanishes_stops_the_training(clip, tmp_path):
-    toy = Toy()
-
-    def vanish(metrics):
-        if metrics["step"] == 3:
-            toy.bad = {item.id for item in toy.dataset.train}
-
-    with pytest.raises(DataError, match="None of the 9 training images could be read in epoch 2"):
-        run_job(toy.job(), clip, tmp_path / "run", on_step=vanish, workers=0)
-    assert not (tmp_path / "run" / "adapter_config.json").exists()
-
-
-@pytest.mark.covers("W9")
-def test_flipped_bytes_of_an_index_are_seen(model, photos, tmp_path):
-    update_index(model, photos, tmp_path / "index")
-    for path in ((tmp_path / "index" / "index.json"), *(tmp_path / "index").glob("features-*")):
-        whole = path.read_bytes()
-        flipped = bytearray(whole)
-        flipped[-20] ^= 1
-        path.write_bytes(bytes(flipped))
-        with pytest.raises(DataError):
-            read_index(tmp_path / "index")
-        path.write_bytes(whole)
-    read_index(tmp_path / "index")
-
-
-@pytest.mark.covers("W9")
-def test_flipped_bytes_of_moments_are_seen(clip, photos, tmp_path):
-    from dear.data.images import folder_images
-    from dear.roles.moments import collect_moments
-
-    collect_moments(clip, folder_images(photos), first_layer=5, checkpoint=tmp_path)
-    path = tmp_path / "moments.safetensors"
-    flipped = bytearray(path.read_bytes())
-    flipped[-20] ^= 1
-    path.write_bytes(bytes(flipped))
-    with pytest.raises(DearError, match="is damaged"):
-        collect_moments(clip, folder_images(photos), first_layer=5, checkpoint=tmp_path)
-
-
-@pytest.mark.covers("W11")
-def test_classes_in_another_order_are_not_scored(model, photos):
-    dataset = open_dataset(photos)
-    wrong = model.for_classes(dataset.class_names[::-1])
-    with pytest.raises(ConfigError, match="are not the all classes of photos in their order"):
-        evaluate_items(wrong, dataset, dataset.train)
-
-
-@pytest.mark.covers("W11")
-@pytest.mark.parametrize("name", ["a <END_OF_TEXT> b", "<start_of_text>"])
-def test_special_tokens_are_no_class_names(model, name):
-    with pytest.raises(DearError, match="must be words"):
-        model.for_classes(["cat", name])
-
-
-@pytest.mark.covers("W11", "C3")
-@pytest.mark.parametrize("value", [True, [1], {"a": 1}, "x"])
-def test_settings_of_odd_types_are_refused_in_one_sentence(clip, value):
-    with pytest.raises(ConfigError, match="threshold"):
-        dear.DeAR(clip, mask="all_mixed", threshold=value)
-
-
-@pytest.mark.covers("C3")
-def test_a_grid_takes_settings_of_any_type_to_the_check(photos):
-    cells = make_cells(
-        "few-shot", [str(photos)], methods=["dear"], seeds=[1], shots=[1], choices={"beta": [[1], [1], {"a": 2}]}
-    )
-    assert [cell.variant for cell in cells] == ["beta=[1]", 'beta={"a": 2}']
-
-
-@pytest.mark.covers("C6")
-def test_absurd_amounts_are_refused(clip):
-    for changes in ({"text_tokens": 10**9}, {"tokens_per_attribute": 10**9}, {"projection_rank": 10**9}):
-        with pytest.raises(ConfigError, match=next(iter(changes))):
-            dear.DeAR(clip, mask="all_mixed", **changes)
-    with pytest.raises(DearError, match="cannot be used on this machine"):
-        dear.load_clip("world", device="meta")
-
-
-@pytest.mark.covers("U3")
-def test_a_name_is_no_formula():
-    rows = list(csv.DictReader(io.StringIO(to_csv([made_up_cell(data="=cmd|' /C calc'!A0")]))))
-    assert rows[0]["data"].startswith("'=cmd")
-    assert float(rows[0]["base"]) == 80.0
-
-
-@pytest.mark.covers("U4")
-def test_a_run_inside_the_data_folder_is_refused(clip, photos):
-    with pytest.raises(ConfigError, match=r"lies inside the data folder .* and would become a class"):
-        run_job(job_on(photos), clip, photos / "run")
-    assert not (photos / "run").exists()
-
-
-@pytest.mark.covers("U5")
-def test_a_novel_class_that_is_no_prompt_is_found_before_training(clip, photos, tmp_path):
-    (photos / "dog").rename(photos / ("z " * 120).strip())
-    with pytest.raises(DearError, match="do not fit the text tower"):
-        run_job(job_on(photos, half="base"), clip, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+@pytest.mark.covers("L2")
+def test_what_a_kill_leaves_beside_any_output_is_removed_by_the_next_writer(tmp_path):
+    left, fresh, mine = (tmp_path / name for name in (".a.html.abcdefgh.tmp", ".a.html.12345678.tmp", ".a.html.tmp"))
+    for path in (left, fresh, mine):
+        path.write_text("half")
+    os.utime(left, (1, 1))
+    write_atomic(tmp_path / "a.html", b"whole")
+    assert [path.exists() for path in (left, fresh, mine)] == [False, True, True]
 
 
 @pytest.mark.covers("L2")
@@ -391,17 +231,28 @@ def test_children_end_with_their_parent(tmp_path, how):
     assert not any(map(alive, children))
 
 
-@pytest.mark.covers("W5")
-def test_other_threads_do_not_see_this_one_s_switch(model, clip):
-    from concurrent.futures import ThreadPoolExecutor
+EARLY = """
+import sys
+from importlib.abc import MetaPathFinder
 
-    images = torch.randn(1, 3, clip.geometry.image_size, clip.geometry.image_size)
-    with torch.inference_mode():
-        mine = model(images).logits
-    with model.disabled(), ThreadPoolExecutor(1) as pool:
+class Interrupt(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == during:
+            raise KeyboardInterrupt
 
-        def elsewhere():
-            with torch.inference_mode():
-                return model(images).logits
+_, during = sys.argv
+sys.argv[1:] = ["ls", "methods"]
+sys.meta_path.insert(0, Interrupt())
+from dear.entry import main
+main()
+"""
 
-        assert torch.equal(pool.submit(elsewhere).result(), mine)
+
+@pytest.mark.covers("U6")
+@pytest.mark.parametrize("during", ["dear.cli", "typer", "dear.cli.train", "dear.methods.registry", "dear.errors"])
+def test_an_interrupt_while_loading_is_one_line(during):
+    """Raised at the moments that a person hits by chance: while the commands, and then what one needs, are loaded."""
+    done = subprocess.run([sys.executable, "-c", EARLY, during], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 130
+    assert done.stderr.strip().startswith("dear: stopped")
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 import threading
+import tracemalloc
 
 import pytest
 import torch
@@ -18,6 +19,8 @@ from dear.engine.run import read_run
 from dear.errors import BackboneError, CorruptArtefactError, DataError, DearError, ImageError, OverwriteError
 from dear.files import shown, write_atomic
 from dear.loading import load
+from dear.reports.run_data import confusion
+from dear.reports.run_page import Confusion, confused_pairs
 from dear.retrieval.index import read_index
 from dear.roles.rolemap import HeadRole, Provenance, RoleMap
 from helpers import TINY_CONFIGS, make_photos
@@ -54,6 +57,38 @@ def test_weights_that_can_hold_code_need_a_flag(tmp_path, name):
         dear.load_clip(f"local-dir:{folder}")
     with pytest.raises(BackboneError, match="is not a safetensors file"):
         dear.load_clip("ViT-B-32", str(folder / name))
+
+
+@pytest.mark.covers("S1")
+def test_so_do_weights_of_a_repository(tmp_path, monkeypatch):
+    folder = backbone_folder(tmp_path / "clip")
+    (folder / "open_clip_pytorch_model.bin").write_bytes(b"cos\nsystem\n")
+
+    def download(repo_id, filename, **_):
+        if not (folder / filename).exists():
+            raise FileNotFoundError(filename)
+        return str(folder / filename)
+
+    monkeypatch.setattr("open_clip.pretrained.hf_hub_download", download)
+    with pytest.raises(BackboneError, match="is not a safetensors file, and other formats can hold code"):
+        dear.load_clip("hf-hub:somebody/something")
+    text = json.loads((folder / "open_clip_config.json").read_text())
+    text["model_cfg"]["text_cfg"] |= {"hf_tokenizer_name": "x", "tokenizer_kwargs": {"trust_remote_code": True}}
+    (folder / "open_clip_config.json").write_text(json.dumps(text))
+    with pytest.raises(BackboneError, match="sets 'trust_remote_code' in its tokenizer_kwargs"):
+        dear.load_clip("hf-hub:somebody/something")
+
+
+@pytest.mark.covers("S1")
+def test_an_adapter_that_names_a_folder_runs_nothing_of_it(model, tmp_path):
+    canary = tmp_path / "ran"
+    evil = backbone_folder(tmp_path / "evil", hf_tokenizer_name="x", tokenizer_kwargs={"trust_remote_code": True})
+    (evil / "tok.py").write_text(f"open({str(canary)!r}, 'w').write('x')\n")
+    folder = model.save_pretrained(tmp_path / "adapter")
+    changed_manifest(folder, lambda content: content["backbone"].update({"name": f"local-dir:{evil}"}))
+    with pytest.raises(BackboneError, match="sets 'trust_remote_code' in its tokenizer_kwargs"):
+        load(folder)
+    assert not canary.exists()
 
 
 @pytest.mark.covers("S2")
@@ -94,6 +129,15 @@ def test_a_manifest_names_plain_files_only(model, tmp_path, name):
 
 
 @pytest.mark.covers("S3")
+def test_saving_removes_only_what_the_manifest_vouches_for(model, tmp_path):
+    folder = model.save_pretrained(tmp_path / "adapter")
+    (folder / "notes.txt").write_text("mine")
+    changed_manifest(folder, lambda content: content["files"].update({"notes.txt": {"bytes": 4, "sha256": "0" * 64}}))
+    model.save_pretrained(folder, overwrite=True)
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.covers("S3")
 def test_a_file_of_another_size_is_not_read(model, tmp_path):
     folder = model.save_pretrained(tmp_path / "adapter")
     with (folder / "roles.json").open("ab") as file:
@@ -131,6 +175,8 @@ def test_a_fifo_stops_nothing(model, tmp_path):
     assert "not a regular file" in in_time(lambda: open_image(folder / "photo.jpg"))
     assert "not a regular file" in in_time(lambda: read_list(folder / "list.csv"))
     assert "role map" in in_time(lambda: RoleMap.load(folder / "roles.json"))
+    os.mkfifo(tmp_path / "README.md")
+    assert "not a regular file" in in_time(lambda: model.save_pretrained(tmp_path))
 
 
 @pytest.mark.covers("H3")
@@ -150,6 +196,21 @@ def test_checks_are_not_quadratic(tmp_path):
     rows = "\n".join(f"{label}/{i}.jpg,class {label}" for label in range(5_000) for i in range(16))
     (tmp_path / "list.csv").write_text(f"path,label\n{rows}\n")
     assert len(read_list(tmp_path / "list.csv").train) == 80_000
+
+
+@pytest.mark.covers("H2")
+def test_a_confusion_of_thousands_of_classes_is_small():
+    count = 3_000
+    truth = torch.arange(2 * count) % count
+    tracemalloc.start()
+    found = Confusion(
+        tuple(map(str, range(count))), confusion(truth, (truth + (torch.arange(2 * count) >= count)) % count)
+    )
+    pairs = confused_pairs(found)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 << 20
+    assert pairs[0] == ["0", "1", "50"]
 
 
 @pytest.mark.covers("C1")

@@ -60,7 +60,7 @@ def run(text):
             weights={text: 1.0},
             curves={text: {text: [1.0, 2.0]}},
             examples={text: [picture(text)]},
-            confusion=Confusion((text, "b"), [[50.0, 50.0], [0.0, 100.0]], text),
+            confusion=Confusion((text, "b"), {(0, 0): 50.0, (0, 1): 50.0, (1, 1): 100.0}, text),
             roles=evil_map(text),
             nearest=[Search(picture(text), {text: [picture(text)]})],
         )

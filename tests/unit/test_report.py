@@ -12,7 +12,7 @@ from dear.evaluation.tested import TestData
 from dear.reports.charts import line_chart, round_step, spread_places, tick_labels
 from dear.reports.colors import ATTRIBUTES, ROLES, UNKNOWN, contrast, heat_fill, ink_on
 from dear.reports.run_data import confusion, evaluate_halves, run_page, score_rows
-from dear.reports.run_page import RunPage, curves_chart, run_html
+from dear.reports.run_page import Confusion, RunPage, curves_chart, run_html
 
 
 @pytest.fixture
@@ -52,7 +52,8 @@ def test_everything_is_on_the_page(clip, roles, small_world, half):
 
 def test_confusion_counts_unreadable_images_as_nothing():
     truth, picks = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, -1])
-    assert confusion(truth, picks, 2) == [[50.0, 50.0], [0.0, 50.0]]
+    found = confusion(truth, picks)
+    assert Confusion(("a", "b"), found).rows == [[50.0, 50.0], [0.0, 50.0]]
 
 
 def test_a_page_leaves_out_what_there_is_none_of():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,17 +13,18 @@ from typing import Any, Literal
 import open_clip
 import torch
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
-from open_clip.pretrained import get_pretrained_cfg
+from open_clip.pretrained import download_pretrained_from_hf, get_pretrained_cfg
 from open_clip.transformer import LayerNormFp32
 from torch import Tensor, nn
 from torchvision import transforms
 
+from dear import documents
 from dear.backbone.augment import TrainTransform
 from dear.backbone.clip import FrozenClip, Geometry, content_hash
 from dear.backbone.safety import check_config, check_weights, check_weights_file
 from dear.backbone.support import unsupported
 from dear.errors import BackboneError, HubError, did_you_mean
-from dear.files import NotRegularError, read_regular
+from dear.files import NotRegularError, is_file, is_folder, read_regular
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -65,10 +65,8 @@ def load_clip(
     if reason := unsupported(config):
         raise BackboneError(f"{name} cannot be adapted: {reason}. Use a CLIP ViT, such as {SUGGESTION}.")
     _check_weights_named(source, pretrained, config)
-    if source.startswith("local-dir:") and pretrained != RANDOM:
-        check_weights(Path(source.removeprefix("local-dir:")), allow_pickled=allow_pickled)
-    elif pretrained is not None and pretrained != RANDOM and Path(pretrained).is_file():
-        check_weights_file(Path(pretrained), allow_pickled=allow_pickled)
+    if pretrained != RANDOM:
+        _check_weights(source, pretrained, allow_pickled=allow_pickled)
     model = _create(source, pretrained, seed)
     with _one_sentence(source, pretrained):
         geometry = _geometry(model, config)
@@ -136,7 +134,7 @@ def _resolve_name(name: str) -> str:
     cleaned = name.replace("/", "-")
     if cleaned.lower() in by_lower:
         return by_lower[cleaned.lower()]
-    if Path(name).is_dir():
+    if is_folder(name):
         raise BackboneError(f"{name!r} is a folder: write 'local-dir:{name}'.")
     raise BackboneError(f"No backbone is called {name!r}.{did_you_mean(cleaned, known)} For example: {SUGGESTION}.")
 
@@ -158,7 +156,7 @@ def _read_config(name: str) -> dict[str, Any]:
     if name.startswith("local-dir:"):
         path = Path(name.removeprefix("local-dir:")) / "open_clip_config.json"
         try:
-            config = json.loads(read_regular(path))["model_cfg"]
+            config = documents.parse(read_regular(path), where=name, what="a config", error=BackboneError)["model_cfg"]
         except NotRegularError as error:
             raise BackboneError(f"{path} cannot be read: {error.strerror}.") from None
         except OSError:
@@ -194,19 +192,31 @@ def _check_weights_named(name: str, pretrained: str | None, config: dict[str, An
     if pretrained is None:
         example = f"pretrained={fitting[0]!r}" if fitting else "the path of a checkpoint as pretrained"
         raise BackboneError(f"{name} needs weights: give {example}, or pretrained='random' to ask for random ones.")
-    if pretrained == RANDOM or Path(pretrained).is_file():
+    if pretrained == RANDOM or is_file(pretrained):
         return
     tag = get_pretrained_cfg(name, pretrained)
     if not tag:
         others = [repr(model) for model in open_clip.list_pretrained_models_by_tag(pretrained)]
         near = f" They exist for {' and '.join(others[:3])}." if others else did_you_mean(pretrained, tags)
-        raise BackboneError(f"{name} has no weights called {pretrained!r}, and no such file exists.{near}")
+        raise BackboneError(f"{name} has no weights called {pretrained[:80]!r}, and no such file exists.{near}")
     if bool(tag.get("quick_gelu")) != quick_gelu:
         other = name.removesuffix("-quickgelu") if quick_gelu else f"{name}-quickgelu"
         raise BackboneError(
             f"{name} with {pretrained!r} weights would silently lose accuracy, as they were trained "
             f"{'without' if quick_gelu else 'with'} QuickGELU: use load_clip({other!r}, pretrained={pretrained!r})."
         )
+
+
+def _check_weights(source: str, pretrained: str | None, *, allow_pickled: bool) -> None:
+    """Refuse weights from elsewhere that can hold code; those that open_clip names itself are trusted."""
+    if source.startswith("local-dir:"):
+        check_weights(Path(source.removeprefix("local-dir:")), allow_pickled=allow_pickled)
+    elif source.startswith("hf-hub:"):
+        with _quiet_open_clip(), _one_sentence(source):
+            path = download_pretrained_from_hf(source.removeprefix("hf-hub:"))  # what open_clip will read
+        check_weights_file(Path(path), allow_pickled=allow_pickled)
+    elif pretrained is not None and is_file(pretrained):
+        check_weights_file(Path(pretrained), allow_pickled=allow_pickled)
 
 
 def _create(name: str, pretrained: str | None, seed: int) -> Any:
@@ -297,7 +307,7 @@ def _one_sentence(name: str, pretrained: str | None = None, *, what: str = "mode
         yield
     except Exception as error:
         causes = list(_causes(error))
-        local = name.startswith("local-dir:") or pretrained == RANDOM or Path(pretrained or "").is_file()
+        local = name.startswith("local-dir:") or pretrained == RANDOM or is_file(pretrained or "")
         if not local and any(_says_not_found(cause) for cause in causes):
             raise BackboneError(f"The hub has no OpenCLIP model at {full_name}: check the spelling.") from error
         if not local and any(isinstance(cause, OSError) for cause in causes):

@@ -12,12 +12,20 @@ import typer.main
 from dear import __version__
 from dear.cli import bench, data, paper, report, roles, search, train, world
 from dear.cli.options import with_training
-from dear.cli.talk import Group
-from dear.errors import DearError
+from dear.cli.talk import Group, say
+from dear.errors import ConfigError, DearError
 
 
 class _Verbs(Group):
-    """The commands; stopping one is one line and exit code 130."""
+    """The commands; stopping one is one line and exit code 130, and an empty word is a mistake, never a default."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for before, word in zip(["", *args], args, strict=False):
+            name, equals, value = word.partition("=") if word.startswith("--") else (before, "=", word)
+            if equals and not value.strip():
+                what = name if name.startswith("-") else "An argument"
+                raise ConfigError(f"{what} is empty: give a value, or leave it out.")
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -81,12 +89,12 @@ def main() -> None:
     try:
         app(prog_name="dear")
     except DearError as error:
-        sys.stderr.write(f"dear: {error}\n")
+        say(f"dear: {error}")
         sys.exit(2)
     except OSError as error:
         where, why = error.filename or "A file", error.strerror or error
-        sys.stderr.write(
+        say(
             f"dear: {where} cannot be read or written ({why}): what was done so far is kept; free some space or check "
-            f"the permissions, and {_go_on(typer.main.get_command(app))}.\n"
+            f"the permissions, and {_go_on(typer.main.get_command(app))}."
         )
         sys.exit(2)

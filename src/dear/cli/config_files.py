@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -32,8 +33,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """As usual, but each key once."""
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        if twice := [key for key in keys if keys.count(key) > 1]:
-            raise ConfigError(f"{twice[0]!r} stands there twice")
+        if (twice := Counter(map(repr, keys)).most_common(1)) and twice[0][1] > 1:
+            raise ConfigError(f"{twice[0][0]} stands there twice")
         found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return found
 

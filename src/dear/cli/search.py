@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import Group, progress_bar, say
+from dear.cli.talk import Group, json_line, printable, progress_bar, say
 
 app = typer.Typer(help="Search images by an image or a text, by one kind of feature.", cls=Group)
 old_app = typer.Typer(help="The former name of 'dear search'.", cls=Group)
@@ -30,6 +29,7 @@ def index(
     run: ask.Run,
     photos: Photos,
     to: IndexFolder = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the index of another folder.")] = False,
     workers: ask.Workers = 2,
     device: ask.Device = None,
     threads: ask.Threads = None,
@@ -44,7 +44,8 @@ def index(
     total = len(folder_images(photos))
     model = load(run, device=local_device(device))
     with progress_bar("images", total) as advance:
-        found, encoded = update_index(model, photos, to or run / "index", workers=workers, progress=advance)
+        how: dict[str, Any] = {"workers": workers, "overwrite": overwrite}
+        found, encoded = update_index(model, photos, to or run / "index", **how, progress=advance)
     for problem in found.problems:
         say(f"left out: {problem}")
     typer.echo(
@@ -65,15 +66,16 @@ def find(
 ) -> None:
     """Print the images nearest to QUERY by one kind of feature, nearest first."""
     from dear.engine.ranks import local_device
+    from dear.files import is_file
     from dear.reports.sheet import write_sheet
     from dear.retrieval.index import search
 
     hits = search(run, query, index=to, by=by, top_k=top_k, device=local_device(device))
     for hit in hits:
         row = {"image": str(hit.path), "score": round(hit.score, 6)}
-        typer.echo(json.dumps(row, ensure_ascii=False) if as_json else f"{hit.score:.3f}  {hit.path}")
+        typer.echo(json_line(row) if as_json else printable(f"{hit.score:.3f}  {hit.path}"))
     if sheet is not None:
-        write_sheet(sheet, f"Nearest by {by}", Path(query) if Path(query).is_file() else query, hits)
+        write_sheet(sheet, f"Nearest by {by}", Path(query) if is_file(query) else query, hits)
         say(f"sheet: {sheet}")
 
 
@@ -87,7 +89,7 @@ def old_index(
 ) -> None:
     """Index the images of PHOTOS: the former name of 'dear search index'."""
     say("note: 'dear retrieve index' is now called 'dear search index'.")
-    index(run, photos, to, workers, device)
+    index(run, photos, to, False, workers, device)
 
 
 @old_app.command("search", hidden=True)

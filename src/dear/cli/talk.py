@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from typer.core import TyperGroup
+
+from dear.files import shown
 
 FACTS = ("step", "steps", "epoch", "lr", "skipped", "images_per_second", "problems")
 """Metrics of a step that are no loss terms."""
@@ -17,7 +20,18 @@ MOST_TERMS = 3
 
 def say(remark: str) -> None:
     """A remark for the person at the terminal."""
-    sys.stderr.write(f"{remark}\n")
+    sys.stderr.write(f"{printable(remark)}\n")
+
+
+def printable(text: str) -> str:
+    """Text with the names of strangers' files in it, without their terminal escapes."""
+    return "\n".join(shown(line) for line in text.split("\n"))
+
+
+def json_line(row: Any) -> str:
+    """One JSON object as a line; names that are no UTF-8 are escaped."""
+    line = json.dumps(row, ensure_ascii=False)
+    return line if printable(line) == line else json.dumps(row)
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> str:

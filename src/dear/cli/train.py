@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import progress_bar, say, step_bar
+from dear.cli.talk import json_line, printable, progress_bar, say, step_bar
 from dear.errors import ConfigError, ImageError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def train(
     ask.use_threads(training.threads)
     backbone = load_clip(name, weights, training.device)
     how = {"resume": resume, "overwrite": overwrite, "workers": training.workers, "cache": training.cache_in(out)}
-    typer.echo(_train(job, backbone, out, training, how))
+    typer.echo(printable(_train(job, backbone, out, training, how)))
 
 
 def _train(job: Job, clip: FrozenClip, out: Path, training: ask.Training, how: dict[str, Any]) -> str:
@@ -184,9 +184,9 @@ def predict(
             bad += 1
             say(f"not predicted: {one}")
         elif as_json:
-            typer.echo(json.dumps(one.as_dict(), ensure_ascii=False))
+            typer.echo(json_line(one.as_dict()))
         else:
-            typer.echo(f"{path}: " + ", ".join(f"{name} {100 * p:.1f} %" for name, p in one.top))
+            typer.echo(printable(f"{path}: " + ", ".join(f"{name} {100 * p:.1f} %" for name, p in one.top)))
     if bad:
         raise typer.Exit(1)
 

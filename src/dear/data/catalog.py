@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 
 from dear.config import Settings
 from dear.data.dataset import Dataset
-from dear.data.images import LARGEST_FILE, open_image
+from dear.data.images import content_of, open_image
 from dear.data.prompts import DEFAULT_TEMPLATE
 from dear.data.readers import (
     Read,
@@ -30,7 +30,7 @@ from dear.data.readers import (
     read_split_file,
 )
 from dear.errors import DataError
-from dear.files import read_regular, sha256
+from dear.files import shown
 
 Layout = Literal["split file", "imagenet", "imagenet folders", "imagenet numbers", "aircraft"]
 
@@ -68,7 +68,7 @@ def open_files(path: Path, template: str | None = None) -> Dataset:
     """Open a folder of class folders, or a .csv or .json list."""
     read, images = (read_class_folders(path), path) if path.is_dir() else (read_list(path), path.parent)
     where = path.resolve()
-    return replace(_dataset(where.name, read, template or DEFAULT_TEMPLATE, images), source=str(where))
+    return replace(_dataset(shown(where.name), read, template or DEFAULT_TEMPLATE, images), source=str(where))
 
 
 def read_declared(one: Declaration, root: Path) -> Read:
@@ -103,11 +103,18 @@ def _dataset(name: str, read: Read, template: str, images: Path) -> Dataset:
             return "missing"
         return f"{facts.st_size} {facts.st_mtime_ns}"
 
+    known: dict[str, tuple[tuple[int, ...], str]] = {}
+
     def content(item_id: str) -> str:
+        """Read once, and again if the file was touched in any way: nobody can set the time of the last change."""
         try:
-            return sha256(read_regular(images / item_id, most=LARGEST_FILE))
+            facts = (images / item_id).stat()
         except OSError:
             return "missing"
+        mark = facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+        if item_id not in known or known[item_id][0] != mark:
+            known[item_id] = mark, content_of(images / item_id)
+        return known[item_id][1]
 
     splits = read.train, read.val, read.test
     return Dataset(name, read.class_names, template, *splits, open_item, fingerprint, content)

@@ -61,7 +61,11 @@ class Dataset:
     def images(self, items: Sequence[Item]) -> ImageList:
         """Items as a list of images."""
         ids = tuple(item.id for item in items)
-        return ImageList(ids, lambda index: self.open(ids[index]))
+
+        def content(index: int) -> str:
+            return self.content_of(ids[index])
+
+        return ImageList(ids, lambda index: self.open(ids[index]), self.source, content)
 
 
 def in_order(items: Sequence[Item]) -> tuple[Item, ...]:

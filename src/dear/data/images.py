@@ -14,8 +14,9 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from dear.config import whole_number
 from dear.errors import ImageError
-from dear.files import MEGABYTE, NotRegularError, read_regular, sha256, shown
+from dear.files import MEGABYTE, NotRegularError, letters, read_regular, sha256, shown
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "MPO")
@@ -33,6 +34,8 @@ class ImageList:
     open: Callable[[int], Image.Image]
     source: str = ""
     """Where they come from: lists with the same names from different places are different lists."""
+    content: Callable[[int], str] | None = None
+    """Hash of an image's bytes, if it has any: a result that rests on an image must not outlive it."""
 
     def __len__(self) -> int:
         """How many there are."""
@@ -40,15 +43,21 @@ class ImageList:
 
     @property
     def sha256(self) -> str:
-        """Identity of the list: where it comes from and its names in order."""
-        return sha256("\n".join([self.source, *self.names]).encode("utf-8", "surrogateescape"))
+        """Identity of the list: where it comes from, its names in order, and what the images are."""
+        content = [] if self.content is None else [self.content(index) for index in range(len(self))]
+        return sha256(letters("\n".join([self.source, *self.names, *content])))
 
     def spread(self, count: int) -> ImageList:
         """At most `count` of the images, evenly spread over the list."""
         if count >= len(self):
             return self
-        chosen = [index * len(self) // count for index in range(count)]
-        return ImageList(tuple(self.names[i] for i in chosen), lambda index: self.open(chosen[index]), self.source)
+        chosen, content = [index * len(self) // count for index in range(count)], self.content
+        return ImageList(
+            tuple(self.names[i] for i in chosen),
+            lambda index: self.open(chosen[index]),
+            self.source,
+            None if content is None else lambda index: content(chosen[index]),
+        )
 
 
 def folder_images(folder: str | Path) -> ImageList:
@@ -63,7 +72,17 @@ def folder_images(folder: str | Path) -> ImageList:
     if not paths:
         raise ImageError(f"There are no images in {root}: give a folder with {', '.join(sorted(SUFFIXES))} files.")
     names = tuple(p.relative_to(root).as_posix() for p in paths)
-    return ImageList(names, lambda index: open_image(paths[index]), str(root.resolve()))
+    return ImageList(
+        names, lambda index: open_image(paths[index]), str(root.resolve()), lambda index: content_of(paths[index])
+    )
+
+
+def content_of(path: Path) -> str:
+    """Hash of a file's bytes; a file that cannot be read has none."""
+    try:
+        return sha256(read_regular(path, most=LARGEST_FILE))
+    except OSError:
+        return "missing"
 
 
 def is_image_name(name: str) -> bool:
@@ -146,6 +165,8 @@ def image_batches(
     images: ImageList, preprocess: Callable[[Any], Tensor], *, size: int, start: int = 0, workers: int = 2
 ) -> Iterator[ImageBatch]:
     """Batches from `start` on, their borders at multiples of `size`; the next one is read while one is used."""
+    whole_number("batch_size", size, least=1)
+    whole_number("workers", workers)
 
     def read(index: int) -> Tensor | ImageError:
         try:

@@ -35,18 +35,22 @@ def read_split_file(path: Path, rename: Mapping[str, str] | None = None) -> Read
     content = _json(path)
     names: dict[int, str] = {}
     splits: dict[str, list[Item]] = {}
-    try:
-        for split in ("train", "val", "test"):
-            splits[split] = [Item(str(row[0]), int(row[1])) for row in content[split]]
-            names |= {int(row[1]): str(row[2]) for row in content[split]}
-    except (KeyError, TypeError, ValueError, IndexError):
-        raise DataError(
-            f"{path} is not a split file: it needs train, val and test with rows of path, label, class."
-        ) from None
+    for split in ("train", "val", "test"):
+        rows = content.get(split) if isinstance(content, dict) else None
+        if not isinstance(rows, list) or not all(_is_split_row(row) for row in rows):
+            raise DataError(
+                f"{path} is not a split file: it needs train, val and test with rows of path, label, class."
+            )
+        splits[split] = [Item(row[0], row[1]) for row in rows]
+        names |= {row[1]: row[2] for row in rows}
     class_names = tuple((rename or {}).get(names[label], names[label]) for label in sorted(names))
     if sorted(names) != list(range(len(names))):
         raise DataError(f"{path} numbers its classes with gaps: labels must go from 0 to {len(names) - 1}.")
     return Read(class_names, *(in_order(splits[split]) for split in ("train", "val", "test")))
+
+
+def _is_split_row(row: Any) -> bool:
+    return isinstance(row, list) and [type(one) for one in row] == [str, int, str]
 
 
 def read_imagenet(folder: Path) -> Read:

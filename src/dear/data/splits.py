@@ -7,16 +7,28 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
+from dear import documents
 from dear.data.dataset import Dataset, Item, in_order
 from dear.errors import ConfigError, DataError
-from dear.files import sha256
+from dear.files import letters, sha256
 
 Half = Literal["all", "base", "novel"]
 
 FORMAT = "dear-shots"
 FORMAT_VERSION = 2
+
+
+_Row = Annotated[tuple[str, int], Field(strict=False)] | Annotated[tuple[str, int, str], Field(strict=False)]
+
+
+class _Shots(documents.Form):
+    """Rows of id, label and, since format 2, the hash of the image."""
+
+    items: list[_Row]
 
 
 def few_shot(items: Iterable[Item], shots: int, seed: int) -> tuple[Item, ...]:
@@ -35,7 +47,7 @@ def few_shot(items: Iterable[Item], shots: int, seed: int) -> tuple[Item, ...]:
 
 
 def _ticket(seed: int, item: Item) -> tuple[bytes, str]:
-    return hashlib.sha256(f"{seed}\n{item.label}\n{item.id}".encode()).digest(), item.id
+    return hashlib.sha256(letters(f"{seed}\n{item.label}\n{item.id}")).digest(), item.id
 
 
 def base_and_novel(classes: int) -> tuple[range, range]:
@@ -93,14 +105,11 @@ def shots_to_json(dataset: Dataset, items: Sequence[Item], *, shots: int, seed: 
 
 def shots_from_json(text: str, *, where: str = "the file") -> tuple[tuple[Item, ...], frozenset[str]]:
     """Read a draw back with the hashes of its images, which format 1 does not know; a changed file is refused."""
-    try:
-        content = json.loads(text)
-        known = content.pop("format"), content.pop("format_version"), content.pop("sha256")
-        items = tuple(Item(str(row[0]), int(row[1])) for row in content["items"])
-        hashes = frozenset(str(row[2]) for row in content["items"] if len(row) > 2)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise DataError(f"{where} is not a list of shots.") from None
-    sealed = sha256(json.dumps(content, sort_keys=True).encode())
-    if known[0] != FORMAT or known[1] not in (1, FORMAT_VERSION) or known[2] != sealed:
-        raise DataError(f"{where} was changed since it was written, or by another version: draw the shots again.")
-    return items, hashes
+    told: dict[str, Any] = {"where": where, "what": "a list of shots", "error": DataError}
+    content, _ = documents.check(documents.parse(text, **told), **told, form=FORMAT, newest=FORMAT_VERSION)
+    bare = {name: content[name] for name in content if name not in ("format", "format_version", documents.SEAL)}
+    if content.get(documents.SEAL) != sha256(json.dumps(bare, sort_keys=True).encode()):
+        raise DataError(f"{where} was changed since it was written: draw the shots again.")
+    rows = documents.fitting(content, _Shots, **told).items
+    hashes = frozenset(row[2] for row in rows if len(row) == 3)
+    return tuple(Item(row[0], row[1]) for row in rows), hashes

@@ -102,7 +102,7 @@ def read_checkpoint(
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         told = json.loads(metadata["progress"])
         written_by = told.pop("owner", "")
-        progress, form = Progress(**told), metadata["format"]
+        progress, form = Progress(int(told["step"]), int(told["skipped"]), told["scaler"]), metadata["format"]
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror or error}): check the disk.") from error
     except Exception as error:
@@ -113,10 +113,10 @@ def read_checkpoint(
         raise CheckpointError(
             f"{path} belongs to another run, with other settings or images: start over with --overwrite."
         )
-    named = tensors if form == FORMAT else _renamed(tensors)
     try:
+        named = tensors if form == FORMAT else _renamed(tensors)
         restore(method, _below("method/", named))
-    except ValueError:
+    except (ValueError, KeyError):
         raise damaged from None
     _fill_optimiser(method, optimiser, _below("optimiser/", named))
     return progress, _below("average/", named)

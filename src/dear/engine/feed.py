@@ -16,6 +16,7 @@ from dear.backbone.frozen import PLAIN
 from dear.data.dataset import Dataset, Item
 from dear.engine.ranks import Ranks
 from dear.errors import DataError, ImageError
+from dear.files import letters
 
 Views = Mapping[str, Tensor]
 """Of one image: views (V, …) by name, and (…) for names that begin with "plain:"."""
@@ -82,16 +83,16 @@ def live_views(
     def read(index: int, epoch: int) -> Views:
         item = items[index]
         image = dataset.open(item.id)
-        drawn = [transform(image, random.Random(view_name(seed, epoch, item.id, view))) for view in range(views)]
+        drawn = [transform(image, view_draw(seed, epoch, item.id, view)) for view in range(views)]
         found = {IMAGES: torch.stack(drawn)}
         return found if plain is None else {**found, f"{PLAIN}{IMAGES}": plain(image)}
 
     return read
 
 
-def view_name(seed: int, epoch: int, item_id: str, view: int) -> str:
-    """What decides a view's randomness."""
-    return f"view {seed} {epoch} {item_id}" + (f" {view}" if view else "")
+def view_draw(seed: int, epoch: int, item_id: str, view: int) -> random.Random:
+    """A view's randomness: it depends on these and on nothing else."""
+    return random.Random(letters(f"view {seed} {epoch} {item_id}" + (f" {view}" if view else "")))
 
 
 class Feed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,14 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.dataset import Dataset
 from dear.data.splits import Half
-from dear.datasets import is_world, open_dataset
+from dear.datasets import is_world, opened
 from dear.engine.job import make_job
 from dear.engine.loop import Metrics
 from dear.engine.ranks import local_device
 from dear.engine.run import run_job
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError
+from dear.files import as_folder
 from dear.folders import check_ours
 from dear.methods.recipe import RecipeName
 from dear.model import Model
@@ -74,10 +74,12 @@ def fit(
     """
     if train is not None and not isinstance(train, TrainSettings):
         raise ConfigError(f"train is of type {type(train).__name__}: give dear.TrainSettings(epochs=…, …).")
-    dataset = _opened(data, data_root, template)
+    if on_step is not None and not callable(on_step):
+        raise ConfigError(f"on_step is of type {type(on_step).__name__}: give a function that takes a step's metrics.")
+    dataset = opened(data, data_root, template)
     how: dict[str, Any] = {"method": method, "config": config, "train": train or TrainSettings(), "recipe": recipe}
     job = make_job(dataset, shots=shots, seed=seed, half=half, cached_views=cached_views, **how)
-    folder, kept = (Path(one) if one is not None else None for one in (out, cache))
+    folder, kept = (as_folder(one) if one is not None else None for one in (out, cache))
     if folder is not None:
         check_ours(folder, "run", resume=resume, overwrite=overwrite)
     if not isinstance(clip, FrozenClip):
@@ -99,9 +101,3 @@ def clip_for(data: str | Path | Dataset, clip: str | None, pretrained: str | Non
         f"{name} needs a CLIP that knows photographs: add --clip ViT-B-16-quickgelu --pretrained openai "
         f"(clip=…, pretrained=…)."
     )
-
-
-def _opened(data: str | Path | Dataset, root: str | Path | None, template: str | None) -> Dataset:
-    if isinstance(data, Dataset):
-        return replace(data, template=template or data.template)
-    return open_dataset(data, root, template=template)

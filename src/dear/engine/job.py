@@ -11,7 +11,7 @@ from typing import Any
 
 from dear import __version__
 from dear.backbone.clip import FrozenClip
-from dear.config import Settings
+from dear.config import Settings, whole_number
 from dear.data.dataset import Dataset, Item
 from dear.data.prompts import class_list
 from dear.data.splits import Half, few_shot, held_out, labels_of, restrict
@@ -90,9 +90,9 @@ def make_job(dataset: Dataset, *, shots: int, seed: int, half: Half = "all", **o
 
     Shots are drawn for all classes before the half is taken.
     """
-    for name, value, least in (("shots", shots, 1), ("seed", seed, 0)):
-        if type(value) is not int or value < least:
-            raise ConfigError(f"{name} is {value!r}, but must be a whole number from {least} on.")
+    whole_number("shots", shots, least=1)
+    whole_number("seed", seed)
+    whole_number("cached_views", others.get("cached_views", 0))
     if others.get("recipe", "own") not in RECIPES:
         raise ConfigError(f"recipe is {others['recipe']!r}, but can be 'own' or 'shared'.")
     labels = labels_of(dataset, half)

@@ -5,7 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import Field
+
+from dear import documents
 from dear.methods.recipe import Recipe
+
+
+class _Backbone(documents.Form):
+    name: str
+    pretrained: str | None
+    precision: str
+    weights_sha256: str
+
+
+class _Description(documents.Form):
+    data: str
+    template: str
+    classes: list[str]
+    shots: int = Field(ge=1)
+    seed: int = Field(ge=0)
+    method: str
+    settings: dict[str, Any]
+    train: dict[str, Any]
+    backbone: _Backbone
+
+
+class _Source(documents.Form):
+    data: str | None = None
+    root: str | None = None
+
+
+class RunRecord(documents.Form):
+    """What the record of a run says, in format 1 and 2."""
+
+    description: _Description
+    source: _Source | None = None
+
 
 _RENAMED = {"batch": "batch_size", "weight_decay": "decay"}
 

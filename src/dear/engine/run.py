@@ -7,27 +7,30 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dear import documents
-from dear.artefact import MANIFEST, TENSORS, read_manifest
+from dear.artefact import MANIFEST, TENSORS, files_of_adapter
 from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import PLAIN
-from dear.data.dataset import Dataset, Item
+from dear.config import whole_number
+from dear.data.dataset import Item
 from dear.data.prompts import class_list
 from dear.data.splits import shots_to_json
+from dear.datasets import refuse_inside
 from dear.engine.checkpoint import Progress
 from dear.engine.feed import Feed, Read, live_views
 from dear.engine.job import Job, describe, fingerprint, versions
 from dear.engine.loop import Metrics, check_whole_batch, train
-from dear.engine.old_runs import from_format_1
+from dear.engine.old_runs import RunRecord, from_format_1
 from dear.engine.ranks import Ranks, join
 from dear.engine.states import cached_views, drawn_images, held_images
 from dear.errors import ArtefactError, ConfigError, DataError, DearError, TrainingError
-from dear.files import sync_folder, write_atomic
+from dear.files import read_regular, sync_folder, write_atomic
 from dear.folders import LOCK, MARKER, check_ours, held, remove_leftovers, remove_ours
 from dear.methods.base import Draw
 from dear.model import Model
@@ -56,10 +59,10 @@ def run_job(
 
     Under `torchrun` every process trains the same model; the first one writes.
     """
+    whole_number("workers", workers)
     if job.cached_views and cache is None:
         raise ConfigError("Cached views need a folder: give cache=FOLDER or --cache FOLDER.")
-    if folder is not None:
-        _refuse_inside(folder, job.dataset)
+    refuse_inside(job.dataset, folder, cache)
     model, ranks = job.build(clip), join(clip.device)
     if job.half != "all":  # the other half will be tested: what cannot be a prompt is found before training
         clip.text.tokenize(class_list(job.dataset.class_names, job.dataset.template).prompts())
@@ -86,15 +89,6 @@ def run_job(
                 _put_in_place(work, folder)
         ranks.wait()
     return model, progress
-
-
-def _refuse_inside(folder: Path, dataset: Dataset) -> None:
-    """Refuse a run inside the data folder, where it would become a class."""
-    data = Path(dataset.source) if dataset.source else None
-    if data is not None and data.is_dir() and data.resolve() in folder.resolve().parents:
-        raise ConfigError(
-            f"{folder} lies inside the data folder {data} and would become a class: choose another folder."
-        )
 
 
 def _live(job: Job, model: Model, items: Sequence[Item]) -> Read:
@@ -126,9 +120,7 @@ def _put_in_place(work: Path, folder: Path) -> None:
         return
     new = sorted((path for path in work.iterdir() if path.is_file()), key=lambda path: path.name == MANIFEST)
     if not (work / MOVING).exists():
-        stale = set(OURS)
-        with suppress(ArtefactError):
-            stale |= set(read_manifest(folder).files)
+        stale = {*OURS, *files_of_adapter(folder)}
         remove_ours(folder, sorted(stale - {path.name for path in new}))
         (work / MOVING).touch()  # from here on, a file that is not in `work` has been moved
     for path in new:
@@ -302,15 +294,15 @@ def read_run(folder: Path) -> dict[str, Any]:
         content, version = documents.read(
             path, what="the record of a run", form=FORMAT, newest=FORMAT_VERSION, error=DataError
         )
-        if version == 1:
-            content = {**content, "description": from_format_1(content["description"])}
-        return {**content, "fingerprint": fingerprint(content["description"])}
     except OSError:
         raise DataError(f"{folder} is not a run of 'dear train': it has no {RUN}.") from None
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path} is damaged, or was written by a newer version.") from None
+    documents.fitting(content, RunRecord, where=str(path), what="the record of a run", error=DataError)
+    if version == 1:
+        try:
+            content = {**content, "description": from_format_1(content["description"])}
+        except (ConfigError, KeyError, TypeError) as error:
+            raise DataError(f"{path} is not the record of a run of format 1 ({error}).") from None
+    return {**content, "fingerprint": fingerprint(content["description"])}
 
 
 def read_metrics(folder: Path, weights: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -319,14 +311,17 @@ def read_metrics(folder: Path, weights: Sequence[str] = ()) -> list[dict[str, An
     if not path.is_file():
         return []
     rows: list[dict[str, Any]] = []
+    renamed: dict[str, str] = {f"alpha_{i}": f"weight_{name}" for i, name in enumerate(weights)}
     for line in documents.read_text(path, error=DataError).splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        renamed = {f"alpha_{i}": f"weight_{name}" for i, name in enumerate(weights)}
-        rows.append({renamed.get(name, name): value for name, value in row.items()})
+        with suppress(DataError):  # a torn line tells of no step
+            row = documents.parse(line, where=str(path), what="a log", error=DataError)
+            if isinstance(row, dict):
+                rows.append({renamed.get(str(name), str(name)): one for name, one in row.items() if _is_finite(one)})
     return rows
+
+
+def _is_finite(value: object) -> bool:
+    return not isinstance(value, float) or isfinite(value)
 
 
 class StepLog:
@@ -347,7 +342,7 @@ class StepLog:
                     rest = rest[file.write(rest) :]
 
     def _trim(self, before: int) -> None:
-        known = b"" if self._fresh or not self._path.exists() else self._path.read_bytes()
+        known = b"" if self._fresh or not self._path.exists() else read_regular(self._path)
         kept = [line for line in known.split(b"\n") if _step_of(line) < before]
         write_atomic(self._path, b"".join(line + b"\n" for line in kept))
         self._trimmed = True
@@ -357,5 +352,5 @@ def _step_of(line: bytes) -> float:
     """The step a line tells of; a torn line tells of none."""
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return float("inf")

@@ -21,11 +21,11 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import PLAIN, States, shape_of
 from dear.data.dataset import Dataset, Item
 from dear.data.images import ImageList, image_batches
-from dear.engine.feed import Read, Views, view_name
+from dear.engine.feed import Read, Views, view_draw
 from dear.engine.ranks import Ranks
 from dear.engine.store import PrefixStore, prefix_key
 from dear.errors import ConfigError, ImageError
-from dear.files import sha256
+from dear.files import letters
 from dear.methods.base import Draw
 from dear.model import Model
 
@@ -92,9 +92,8 @@ class Stores:
 
 
 def row_key(dataset: Dataset, item: Item) -> str:
-    """Names an image as it is now, wherever it lies: two folders may bear the same name and equal files."""
-    place = sha256(f"{dataset.source} {dataset.root}".encode())[:16]
-    return f"{dataset.name} {place} {item.id} {dataset.fingerprint(item.id)}"
+    """Names an image by its bytes: folders of one name may hold files of equal names, sizes and times."""
+    return f"{dataset.name} {item.id} {dataset.content_of(item.id)}"
 
 
 def evaluation_states(
@@ -222,7 +221,7 @@ def cached_views(
 
     def draw(index: int, view: int) -> Tensor:
         item = items[index]
-        return transform(dataset.open(item.id), random.Random(f"cached view {view} {item.id}"))
+        return transform(dataset.open(item.id), random.Random(letters(f"cached view {view} {item.id}")))
 
     def anew(place: tuple[int, int]) -> States:
         return compute(draw(*place)[None])
@@ -237,7 +236,7 @@ def cached_views(
     compute_plain = _computer(clip, plain_names)
 
     def read(index: int, epoch: int) -> Views:
-        first = random.Random(f"first view {seed} {items[index].id}").randrange(views)
+        first = random.Random(letters(f"first view {seed} {items[index].id}")).randrange(views)
         places = [(index, (first + epoch * per_step + number) % views) for number in range(per_step)]
         with lock:  # what is damaged or could not be read is tried again
             rows = [stores.fetch(keys[place], partial(anew, place)) for place in places]
@@ -264,7 +263,7 @@ def drawn_images(
     def drawn(view: int) -> ImageList:
         def augmented(place: int) -> Any:
             item = items[place]
-            return transform(dataset.open(item.id), random.Random(view_name(seed, 0, item.id, view)))
+            return transform(dataset.open(item.id), view_draw(seed, 0, item.id, view))
 
         return ImageList(tuple(item.id for item in items), augmented)
 

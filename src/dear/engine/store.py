@@ -23,10 +23,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dear import documents
 from dear.backbone.augment import AUGMENTATION_VERSION
 from dear.backbone.clip import FrozenClip
 from dear.errors import CacheError
-from dear.files import MEGABYTE, read_regular, sha256, write_atomic
+from dear.files import MEGABYTE, letters, read_regular, sha256, write_atomic
+from dear.folders import mark
 
 FORMAT, FORMAT_VERSION = "dear-prefix-store", 1
 RECORD = "store.json"
@@ -85,7 +87,8 @@ class PrefixStore:
         record = {"format": FORMAT, "version": FORMAT_VERSION, "row_shape": list(row_shape), "description": described}
         store = cls(folder, tuple(row_shape))
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            mark(Path(cache), "cache")
+            folder.mkdir(exist_ok=True)
             if not (folder / RECORD).exists():
                 write_atomic(folder / RECORD, (json.dumps(record, indent=1, sort_keys=True) + "\n").encode())
             _check_record(folder / RECORD, record)
@@ -194,7 +197,7 @@ class PrefixStore:
         except FileNotFoundError:
             return
         for number, line in enumerate(lines[:whole_rows]):
-            with suppress(ValueError, TypeError, KeyError):
+            with suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 entry = json.loads(line)
                 self._places.setdefault(str(entry["key"]), []).append(_Place(segment, number, int(entry["crc32"])))
 
@@ -219,7 +222,7 @@ class PrefixStore:
 
 
 def _checksum(key: str, row: Row) -> int:
-    return zlib.crc32(row.data, zlib.crc32(key.encode("utf-8", "surrogateescape")))
+    return zlib.crc32(row.data, zlib.crc32(letters(key)))
 
 
 def _write(file: BinaryIO, data: bytes) -> None:
@@ -232,9 +235,9 @@ def _write(file: BinaryIO, data: bytes) -> None:
 def _check_record(path: Path, expected: Mapping[str, Any]) -> None:
     """Refuse a store that holds something else than what is asked for."""
     try:
-        found = json.loads(read_regular(path))
+        found = documents.parse(read_regular(path), where=str(path), what="a record", error=CacheError)
         form, version, shape = found["format"], int(found["version"]), list(found["row_shape"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, CacheError):
         raise CacheError(f"{path} is damaged: remove the folder {path.parent}, it will be filled again.") from None
     if form != FORMAT or version > FORMAT_VERSION:
         raise CacheError(f"{path} was written by a newer DeAR or by something else: use another cache folder.")

@@ -26,7 +26,7 @@ from dear.backbone.load import load_clip
 from dear.data.dataset import Dataset, Item
 from dear.data.prompts import class_list
 from dear.data.splits import few_shot, labels_of
-from dear.datasets import open_dataset
+from dear.datasets import open_dataset, refuse_inside
 from dear.engine.job import Job, describe, fingerprint, make_job, versions
 from dear.engine.loop import Metrics
 from dear.engine.run import CHECKPOINT, read_run, run_job
@@ -38,7 +38,7 @@ from dear.evaluation.results import Backbone, CellResult
 from dear.evaluation.tables import to_csv, to_markdown
 from dear.evaluation.tested import items_to_test
 from dear.files import sha256, write_atomic
-from dear.folders import check_ours, held, remove_ours
+from dear.folders import check_ours, held, remove_leftovers, remove_ours
 from dear.loading import make_method
 from dear.methods.recipe import RecipeName
 from dear.model import Model
@@ -92,6 +92,7 @@ def run_grid(
     _check_data(cells, setting)
     _check_methods(cells, setting)
     with held(setting.out, "grid"):
+        check_ours(setting.out, "grid", resume=resume, overwrite=overwrite)  # another one may just have ended
         _prepare(setting.out, overwrite=overwrite)
         found = _run_and_write(cells, setting, jobs, on_cell, on_step)
         shutil.rmtree(setting.out / OLD, ignore_errors=True)
@@ -180,6 +181,7 @@ def _prepare(out: Path, *, overwrite: bool) -> None:
                 (out / name).replace(out / OLD / name)
     for part in (CELLS, RUNS):
         (out / part).mkdir(exist_ok=True)
+    remove_leftovers(out / CELLS)
 
 
 def _check_data(cells: Sequence[Cell], setting: Setting) -> None:
@@ -193,6 +195,7 @@ def _check_data(cells: Sequence[Cell], setting: Setting) -> None:
         except DataError as error:
             problems.append(str(error))
             continue
+        refuse_inside(dataset, setting.out, setting.cache)
         if not dataset.train and any(cell.data == source for cell in cells):
             problems.append(f"{dataset.name} has no training images: it can only be tested on.")
         if (other := called.setdefault(dataset.name, source)) != source:
@@ -215,10 +218,14 @@ def _untestable(cells: Sequence[Cell], setting: Setting) -> Iterator[str]:
 
 
 def _check_methods(cells: Sequence[Cell], setting: Setting) -> None:
-    """Build every method with every choice once."""
+    """Build every method with every choice once, and see that every class that will be tested can be a prompt."""
     clip = _clip(setting.clip, setting.pretrained, setting.device)
     for method, choices in dict.fromkeys((cell.method, cell.choices) for cell in cells):
         make_method(method, clip, dict(choices), seed=cells[0].seed)
+    for name, half in dict.fromkeys(test for cell in cells for test in cell.tests):
+        dataset = _dataset(name, setting.data_root)
+        labels = labels_of(dataset, half)
+        clip.text.tokenize(class_list(dataset.class_names[labels.start : labels.stop], dataset.template).prompts())
 
 
 def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None] | None = None) -> CellResult:
@@ -319,7 +326,7 @@ def _tested(
         return _tested(name, half, root, validate, 0, 0)
     items = items_to_test(dataset, half, drawn=few_shot(dataset.train, shots, seed) if shots else (), validate=validate)
     labels = labels_of(dataset, half)
-    images = [(item.id, item.label, dataset.fingerprint(item.id)) for item in items]
+    images = [(item.id, item.label, dataset.content_of(item.id)) for item in items]
     content = [dataset.class_names[labels.start : labels.stop], dataset.template, images]
     return items, sha256(json.dumps(content).encode())
 

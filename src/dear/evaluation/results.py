@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from dear import documents
 from dear.config import problems
 from dear.data.splits import Half
 from dear.errors import DataError
@@ -199,19 +200,8 @@ class CellResult(_Strict):
     @classmethod
     def from_json(cls, text: str, *, where: str = "the cell") -> CellResult:
         """Parse and check a cell, also one of format 1; all problems are named at once."""
-        try:
-            data = json.loads(text, object_pairs_hook=_no_key_twice)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise DataError(f"{where} is not valid JSON ({error}).") from None
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise DataError(f"{where} is not the result of a cell: its 'format' is not {FORMAT!r}.")
-        version = data.get("format_version")
-        if type(version) is not int:
-            raise DataError(f"{where} is not the result of a cell: its 'format_version' is not a number.")
-        if version > FORMAT_VERSION:
-            raise DataError(
-                f"{where} has cell format {version}, this version reads up to {FORMAT_VERSION}: upgrade dear-vlm."
-            )
+        told: dict[str, Any] = {"where": where, "what": "the result of a cell", "error": DataError}
+        data, version = documents.check(documents.parse(text, **told), **told, form=FORMAT, newest=FORMAT_VERSION)
         try:
             return cls.model_validate(from_format_1(data) if version == 1 else data)
         except ValidationError as error:
@@ -220,10 +210,3 @@ class CellResult(_Strict):
 
 def _list(names: dict[str, float]) -> str:
     return ", ".join(names)
-
-
-def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) < len(keys):
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} appears twice")
-    return dict(pairs)

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from dear.config import whole_number
 from dear.data.dataset import Dataset
 from dear.data.prompts import class_list
 from dear.data.splits import Half
+from dear.datasets import opened
 from dear.engine.ranks import local_device
 from dear.errors import ConfigError
 from dear.evaluation.evaluate import Evaluation, evaluate_items
-from dear.evaluation.tested import TestData, data_of_run, opened
+from dear.evaluation.tested import TestData, data_of_run
 from dear.files import as_folder
 from dear.loading import load
 from dear.model import Model
@@ -48,6 +50,8 @@ def evaluate(
         device: "cpu", "cuda"; by default a GPU if there is one.
         progress: called with the number of images that are done and the number of all images.
     """
+    whole_number("batch_size", batch_size, least=1)
+    whole_number("workers", workers)
     if isinstance(run, Model):
         if data is None:
             raise ConfigError("A loaded model does not say what it was made from: name the data set to test on.")
@@ -64,7 +68,7 @@ def evaluate(
         dataset,
         items,
         half=half,
-        cache=Path(cache) if cache is not None else None,
+        cache=as_folder(cache) if cache is not None else None,
         batch_size=batch_size,
         workers=workers,
         beside_plain=True,

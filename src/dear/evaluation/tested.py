@@ -10,7 +10,7 @@ from typing import Any
 from dear import documents
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half, few_shot, labels_of, left_over, restrict, shots_from_json
-from dear.datasets import open_dataset
+from dear.datasets import opened
 from dear.engine.run import RUN, SHOTS, read_run
 from dear.errors import ConfigError, DataError
 
@@ -99,10 +99,3 @@ def data_of_run(
         drawn += shots
     same_place = (dataset.source, dataset.root) == (source.get("data"), source.get("root"))
     return TestData(dataset, tuple(drawn), about, frozenset() if same_place else hashes)
-
-
-def opened(data: str | Path | Dataset, root: str | Path | None = None, template: str | None = None) -> Dataset:
-    """A data set by name or place, or one that is open already, with another prompt if one is given."""
-    if isinstance(data, Dataset):
-        return replace(data, template=template or data.template)
-    return open_dataset(data, root, template=template)

@@ -52,6 +52,8 @@ def register(method: M) -> M:
 
 def get_method(name: str) -> type[Method]:
     """The class of a method, imported now."""
+    if not isinstance(name, str):
+        raise ConfigError(f"A method is asked for by its name, but got an object of type {type(name).__name__}.")
     if name in _REGISTERED:
         return _REGISTERED[name]
     places = _places()

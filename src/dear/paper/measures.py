@@ -15,10 +15,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from dear import documents
 from dear.backbone.clip import FrozenClip
 from dear.data.dataset import Dataset
 from dear.data.images import ImageList, image_batches
-from dear.files import read_regular, sha256, write_atomic
+from dear.errors import DataError
+from dear.files import letters, read_regular, sha256, write_atomic
 from dear.model import Model
 from dear.retrieval.index import encode, feature_kinds, model_hash, nearest
 from dear.roles.ablation import Ablation, Drop, Group, Task, collect_terms, measure
@@ -55,7 +57,7 @@ def dataset_gallery(dataset: Dataset, count: int) -> Gallery:
     chosen = [items[index * len(items) // count] for index in range(count)] if count < len(items) else list(items)
     prompts = tuple(dataset.template.replace("{}", name) for name in dataset.class_names)
     task = Task("class", torch.tensor([item.label for item in chosen]), prompts)
-    mark = sha256("\n".join(f"{item.id} {dataset.fingerprint(item.id)}" for item in chosen).encode())
+    mark = sha256(letters("\n".join(f"{item.id} {dataset.content_of(item.id)}" for item in chosen)))
     return Gallery(dataset.images(chosen), (task,), f"{dataset.name} {mark}")
 
 
@@ -181,12 +183,13 @@ def _tuples(value: Any) -> Any:
 def _read(path: Path, mark: str) -> dict[str, Any] | None:
     """What a file holds, if it is whole and of the same measurement."""
     try:
-        content = json.loads(read_regular(path))
-        return dict(content["found"]) if content["fingerprint"] == mark else None
-    except (OSError, ValueError, KeyError, TypeError):
+        content = documents.parse(read_regular(path), where=str(path), what="a measurement", error=DataError)
+    except (OSError, DataError):
         return None
+    whole = isinstance(content, dict) and content.get(documents.SEAL) == documents.seal(content)
+    return dict(content["found"]) if whole and content["fingerprint"] == mark else None
 
 
 def _write(path: Path, mark: str, found: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, (json.dumps({"fingerprint": mark, "found": found}, indent=1) + "\n").encode())
+    write_atomic(path, documents.to_json(documents.sealed({"fingerprint": mark, "found": found})))

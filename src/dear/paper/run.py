@@ -22,7 +22,7 @@ from dear.evaluation.grid import CELLS, OLD, RUNS, Setting, done_before, forget_
 from dear.evaluation.results import CellResult, Protocol
 from dear.evaluation.tables import to_csv, to_markdown
 from dear.files import write_atomic
-from dear.folders import check_ours, held, remove_ours
+from dear.folders import check_ours, held, remove_leftovers, remove_ours
 from dear.loading import load
 from dear.methods.dear.method import LAST_LAYERS
 from dear.methods.dear.roles import roles_for
@@ -218,6 +218,7 @@ def run_paper(order: Order, say: Say = lambda remark: None, *, resume: bool = Tr
     roles = _roles(order, clip)
     missing_sets(order.sets, order.data_root)
     with held(order.out, "paper"):
+        check_ours(order.out, "paper", resume=resume, overwrite=overwrite)  # another one may just have ended
         return _run_held(order, clip, roles, say, overwrite=overwrite)
 
 
@@ -249,6 +250,8 @@ def _run_held(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, overw
 
 def _prepare(out: Path, *, overwrite: bool) -> None:
     """Starting over sets a paper's parts, but no cache, aside until the new one is whole."""
+    for part in (MEASURES, TABLES, FIGURES):
+        remove_leftovers(out / part)
     if not overwrite:
         return
     remove_ours(out, (OLD,))

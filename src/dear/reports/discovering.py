@@ -8,13 +8,16 @@ from typing import Any, NamedTuple
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
+from dear.config import whole_number
+from dear.data.images import ImageList
 from dear.engine.ranks import local_device
-from dear.files import as_folder, check_folder, prepare_folder
-from dear.reports.discovery import FILES, write_discovery
+from dear.files import as_folder
+from dear.folders import check_ours, held, remove_ours
+from dear.reports.discovery import write_discovery
 from dear.roles.concepts import DEFAULT_SENTENCE_MODEL, ClusterSettings, load_encoder
-from dear.roles.discover import DiscoverySettings, discover, first_examined_layer
-from dear.roles.examples import head_examples
-from dear.roles.moments import collect_moments
+from dear.roles.discover import Discovery, DiscoverySettings, discover, first_examined_layer
+from dear.roles.examples import Examples, head_examples
+from dear.roles.moments import CHECKPOINT, Collected, collect_moments
 from dear.roles.rolemap import RoleMap
 from dear.roles.sources import images_from, pool_from
 from dear.roles.stability import stability
@@ -112,28 +115,50 @@ def discover_and_write(
     say: Callable[[str], None] = lambda remark: None,
 ) -> Discovered:
     """As `discover_roles`, with a summary; whatever can be refused is refused before anything is written."""
+    whole_number("examples", examples)
+    if max_images is not None:
+        whole_number("max_images", max_images, least=2)
     folder, tell = as_folder(out), progress or (lambda stage, done, total: None)
-    check_folder(folder, resume=resume, overwrite=overwrite)
+    check_ours(folder, "discovery", resume=resume, overwrite=overwrite)
     text_pool = pool_from(str(pool))
-    image_list = images_from(str(images), max_images, Path(data_root) if data_root is not None else None)
+    image_list = images_from(str(images), max_images, as_folder(data_root) if data_root is not None else None)
     encode = load_encoder(settings.sentence_model)
     backbone = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, local_device(device))
     first = first_examined_layer(backbone, settings.first_layer)
-    prepare_folder(folder, FILES, resume=resume, overwrite=overwrite)
-    total = len(image_list)
+    with held(folder, "discovery"):
+        check_ours(folder, "discovery", resume=resume, overwrite=overwrite)  # another one may just have ended
+        if overwrite:
+            remove_ours(folder, (CHECKPOINT,))  # the old map stays until the new one is whole
+        collected = _look(backbone, image_list, first, folder, tell, say)
+        source = f"found by dear roles discover on {len(image_list)} images of {Path(images).name}"
+        discovery = discover(backbone, collected, text_pool, encode, settings, source=source)
+        variations = stability(backbone, collected, discovery, settings)
+        pictures = _examples(backbone, image_list.spread(examples), discovery, tell)
+        summary = write_discovery(folder, backbone, collected, text_pool, discovery, settings, variations, pictures)
+    return Discovered(discovery.roles, summary, tuple(collected.problems))
+
+
+def _look(
+    backbone: FrozenClip, images: ImageList, first: int, folder: Path, tell: Progress, say: Callable[[str], None]
+) -> Collected:
+    """Read every image, and say what could not be read."""
+    total = len(images)
     collected = collect_moments(
-        backbone, image_list, first_layer=first, checkpoint=folder, progress=lambda done: tell(READING, done, total)
+        backbone, images, first_layer=first, checkpoint=folder, progress=lambda done: tell(READING, done, total)
     )
     for problem in collected.problems[:5]:
         say(f"skipped: {problem}")
     if len(collected.problems) > 5:
         say(f"skipped: {len(collected.problems) - 5} more, all named in discovery.json")
     say(DESCRIBING)
-    source = f"found by dear roles discover on {total} images of {Path(images).name}"
-    discovery = discover(backbone, collected, text_pool, encode, settings, source=source)
-    variations = stability(backbone, collected, discovery, settings)
-    shown = image_list.spread(examples)
-    pictures = head_examples(
+    return collected
+
+
+def _examples(
+    backbone: FrozenClip, shown: ImageList, discovery: Discovery, tell: Progress
+) -> dict[tuple[int, int], Examples]:
+    """Pictures for every head's phrases."""
+    return head_examples(
         backbone,
         shown,
         discovery.places,
@@ -141,5 +166,3 @@ def discover_and_write(
         discovery.texts_TE,
         progress=lambda done: tell(EXAMPLES, done, len(shown)),
     )
-    summary = write_discovery(folder, backbone, collected, text_pool, discovery, settings, variations, pictures)
-    return Discovered(discovery.roles, summary, tuple(collected.problems))

@@ -16,12 +16,11 @@ from dear.roles.corpus import TextPool
 from dear.roles.discover import RULES, Discovery, DiscoverySettings
 from dear.roles.examples import Examples
 from dear.roles.grid import role_grid
-from dear.roles.moments import CHECKPOINT, Collected
+from dear.roles.moments import Collected
 from dear.roles.stability import RESAMPLED, Variation
 
 FORMAT_VERSION = 1
 ROLES, RECORD, PAGE = "roles.json", "discovery.json", "index.html"
-FILES = (CHECKPOINT, ROLES, RECORD, PAGE)
 
 
 def write_discovery(

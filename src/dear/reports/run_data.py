@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -146,19 +147,16 @@ def _curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[fl
     return {title: drawn for title, drawn in charts.items() if drawn}
 
 
-def confusion(truth: Tensor, picks: Tensor, classes: int) -> list[list[float]]:
-    """Per cent of each class's images (rows) that were taken for each class (columns); unreadable ones for none."""
-    seen = picks >= 0
-    counts = torch.zeros(classes, classes)
-    counts.index_put_((truth[seen], picks[seen]), torch.ones(int(seen.sum())), accumulate=True)
-    totals = torch.bincount(truth, minlength=classes).clamp(min=1)
-    shares: list[list[float]] = (100 * counts / totals[:, None]).tolist()
-    return shares
+def confusion(truth: Tensor, picks: Tensor) -> dict[tuple[int, int], float]:
+    """Per cent of each class's images (first) that were taken for each class (second); unreadable ones for none."""
+    totals = Counter(truth.tolist())
+    pairs = Counter((is_, taken) for is_, taken in zip(truth.tolist(), picks.tolist(), strict=True) if taken >= 0)
+    return {pair: 100 * count / totals[pair[0]] for pair, count in pairs.items()}
 
 
 def _confusion(tested: HalfScores) -> Confusion:
     truth = torch.tensor([item.label for item in tested.items])
-    shares = confusion(truth, tested.adapted.picks, len(tested.class_names))
+    shares = confusion(truth, tested.adapted.picks)
     return Confusion(tested.class_names, shares, f"Per cent of the {tested.half} classes; rows are the truth.")
 
 

@@ -22,8 +22,15 @@ class Confusion:
     """Per cent of each class's images (rows) that were taken for each class (columns)."""
 
     classes: tuple[str, ...]
-    shares: Sequence[Sequence[float]]
+    shares: Mapping[tuple[int, int], float]
+    """By (row, column); what never happened is left out, as most is among many classes."""
     note: str = ""
+
+    @property
+    def rows(self) -> list[list[float]]:
+        """The whole matrix, for few classes."""
+        places = range(len(self.classes))
+        return [[self.shares.get((row, column), 0.0) for column in places] for row in places]
 
 
 @dataclass(frozen=True)
@@ -81,11 +88,6 @@ def curves_chart(title: str, lines: Mapping[str, Sequence[float]]) -> str:
 def confused_pairs(confusion: Confusion) -> list[list[str]]:
     """The pairs of classes that are confused most often: what it is, what it is taken for, per cent."""
     names = confusion.classes
-    wrong = [
-        (share, names[i], names[j])
-        for i, row in enumerate(confusion.shares)
-        for j, share in enumerate(row)
-        if i != j and share
-    ]
+    wrong = [(share, names[i], names[j]) for (i, j), share in confusion.shares.items() if i != j]
     wrong.sort(key=lambda one: (-one[0], one[1], one[2]))
     return [[is_, taken_for, f"{share:.0f}"] for share, is_, taken_for in wrong[:SHOWN]]

@@ -10,18 +10,20 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from PIL import Image
+from pydantic import Field
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save
 from torch import Tensor
 
 from dear import documents
+from dear.config import whole_number
 from dear.data.images import SUFFIXES, ImageList, folder_images, image_batches, open_image
 from dear.errors import ConfigError, DataError, OverwriteError, did_you_mean
-from dear.files import MEGABYTE, read_regular, sha256, write_atomic
+from dear.files import MEGABYTE, as_folder, is_file, read_regular, sha256, write_atomic
 from dear.folders import check_ours, held
 from dear.loading import load
 from dear.methods.base import Output
@@ -33,6 +35,16 @@ INDEX, FEATURES = "index.json", "features-{}.safetensors"
 CLS = "cls"
 BLOCK = 65536  # images compared at once
 KEEP_EVERY = 4096  # newly encoded images after which an index is written, so that a stop loses little
+
+
+class _Form(documents.Form):
+    """Entries of index.json."""
+
+    folder: str
+    kinds: list[str] = Field(min_length=1)
+    model_sha256: str
+    features: str = Field(pattern=r"^features-[0-9a-f]{16}\.safetensors$")
+    images: list[Annotated[tuple[str, int, int], Field(strict=False)]]
 
 
 @dataclass(frozen=True)
@@ -121,6 +133,7 @@ def update_index(
     listed = folder_images(folder)
     check_ours(out, "index", resume=not overwrite, overwrite=overwrite)
     with held(out, "index"):
+        check_ours(out, "index", resume=not overwrite, overwrite=overwrite)  # another one may just have ended
         return _update(model, Path(folder), listed, out, workers, batch_size, overwrite, progress)
 
 
@@ -187,27 +200,27 @@ def _refuse_another(out: Path, root: Path) -> None:
 
 def read_index(out: Path) -> Index:
     """Read an index from its folder."""
+    told: dict[str, Any] = {"what": "an index", "error": DataError}
     try:
-        content, version = documents.read(
-            out / INDEX, what="an index", form=FORMAT, newest=FORMAT_VERSION, error=DataError
-        )
+        content, version = documents.read(out / INDEX, **told, form=FORMAT, newest=FORMAT_VERSION)
+        form = documents.fitting(content, _Form, where=str(out / INDEX), **told)
         if version > 1 and content.get(documents.SEAL) != documents.seal(content):
             raise ValueError
-        data = read_regular(out / Path(content["features"]).name, most=LARGEST)
-        if content["features"] != FEATURES.format(sha256(data)[:16]):
+        data = read_regular(out / form.features, most=LARGEST)
+        if form.features != FEATURES.format(sha256(data)[:16]):
             raise ValueError
         features = tensors_from_bytes(data)["features"].float()
-        images = tuple(IndexedImage(*row) for row in content["images"])
-        if len(images) != len(features):
+        images = tuple(IndexedImage(*row) for row in form.images)
+        if features.ndim != 3 or tuple(features.shape[:2]) != (len(images), len(form.kinds)):
             raise ValueError
     except OSError:
         raise DataError(f"{out} holds no index: make one with 'dear search index RUN FOLDER'.") from None
     except Exception as error:  # whatever a damaged file can cause
         raise DataError(f"The index in {out} is damaged: make it again with 'dear search index'.") from error
     return Index(
-        folder=Path(content["folder"]),
-        kinds=tuple(content["kinds"]),
-        model_sha256=content["model_sha256"],
+        folder=Path(form.folder),
+        kinds=tuple(form.kinds),
+        model_sha256=form.model_sha256,
         images=images,
         features_NGE=features,
         problems=(),
@@ -235,8 +248,10 @@ def find(model: Model, index: Index, query: str | Path, *, by: str = CLS, top_k:
     if index.model_sha256 != model_hash(model):
         raise DataError(f"The index of {index.folder} was made by another model: make it again with this one.")
     features = index.features(by)
+    if features.shape[1] != model.clip.geometry.embed_dim:
+        raise DataError(f"The index of {index.folder} is damaged: make it again with 'dear search index'.")
     path = Path(query)
-    if _is_file(path):
+    if is_file(path):
         image = model.clip.preprocess_eval(open_image(path))[None]
         vector = encode(model, image)[0, index.kinds.index(by)]
     elif path.suffix.lower() in SUFFIXES:
@@ -265,9 +280,12 @@ def search(
         top_k: number of results.
         device: "cpu", "cuda"; by default the CPU.
     """
+    whole_number("top_k", top_k, least=1)
+    if not isinstance(query, str | Path):
+        raise ConfigError(f"The query is of type {type(query).__name__}: give the path of an image, or a text.")
     if index is None and isinstance(run, Model):
         raise ConfigError("Name the folder of the index: search(model, query, index=FOLDER).")
-    stored = read_index(Path(index) if index is not None else Path(str(run)) / "index")
+    stored = read_index(as_folder(index) if index is not None else as_folder(run) / "index")  # type: ignore[arg-type]
     stored.features(by)
     model = run if isinstance(run, Model) else load(run, device=device)
     return find(model, stored, query, by=by, top_k=top_k)
@@ -316,10 +334,3 @@ def _write(index: Index, out: Path) -> None:
                 old.unlink()
     except OSError as error:
         raise DataError(f"The index cannot be written to {out} ({error.strerror}): make room and try again.") from None
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from safetensors.numpy import load as arrays_from_bytes
 from safetensors.numpy import save as arrays_to_bytes
 
+from dear import documents
 from dear.backbone.clip import FrozenClip
 from dear.data.images import ImageList, image_batches
 from dear.errors import CorruptArtefactError, RolesError
@@ -26,6 +28,15 @@ from dear.roles.textspan import Moments
 
 CHECKPOINT = "moments.safetensors"
 LARGEST = 65536 * MEGABYTE
+
+
+class _Form(documents.Form):
+    """What the file says about its arrays."""
+
+    key: str
+    position: int = Field(ge=0)
+    problems: list[str]
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,11 +129,12 @@ def _read(folder: Path, key: str) -> Collected | None:
         data = read_regular(path, most=LARGEST)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         state, arrays = json.loads(header["__metadata__"]["state"]), arrays_from_bytes(data)
-        if state.get("sha256", _hash(arrays)) != _hash(arrays):
+        form = documents.fitting(state, _Form, where=str(path), what="a record of moments", error=RolesError)
+        if (form.sha256 or _hash(arrays)) != _hash(arrays):
             raise ValueError("its content does not have the hash it was written with")
     except Exception as error:
         raise CorruptArtefactError(f"{path} is damaged: add --overwrite to start over.") from error
-    if state["key"] != key:
+    if form.key != key:
         raise RolesError(
             f"{path} belongs to other images, another backbone or other layers: add --overwrite to start over."
         )
@@ -130,4 +142,4 @@ def _read(folder: Path, key: str) -> Collected | None:
     blocks = (
         Moments(int(arrays[f"{i}.count"]), arrays[f"{i}.sum"].copy(), arrays[f"{i}.outer"].copy()) for i in range(count)
     )
-    return Collected(tuple(blocks), state["position"], tuple(state["problems"]))
+    return Collected(tuple(blocks), form.position, tuple(form.problems))

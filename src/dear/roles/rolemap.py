@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from dear import documents
 from dear.config import problems
 from dear.errors import NewerFormatError, RoleMapError, did_you_mean
-from dear.files import write_atomic
+from dear.files import is_file, write_atomic
 
 FORMAT: Final = "dear-roles"
 FORMAT_VERSION: Final = 1
@@ -120,7 +120,7 @@ class RoleMap(_Strict):
         if str(source) in shipped:
             return cls.from_json(shipped[str(source)], where=str(source))
         path = Path(source)
-        if not _is_file(path):
+        if not is_file(path):
             raise RoleMapError(
                 f"There is no role map {str(source)[:80]!r}: give the path of a roles.json, or one of the shipped maps "
                 f"({', '.join(shipped)}).{did_you_mean(str(source), shipped)}"
@@ -221,13 +221,6 @@ class RoleMap(_Strict):
         if recorded is None and made_for is not None and model is not None and _family(made_for) != _family(model):
             found.append(f"made for {made_for}, but the backbone is {model}")
         return found
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def _places(places: list[tuple[int, int]]) -> str:

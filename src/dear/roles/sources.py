@@ -57,7 +57,8 @@ def tasks_from(source: str, template: str, count: int) -> tuple[ImageList, list[
         raise ImageError(
             f"{source} is not a folder of class folders: put each class's images into a folder of its name."
         )
-    labels = torch.tensor([classes.index(folder) for folder in folders])
+    place = {folder: number for number, folder in enumerate(classes)}
+    labels = torch.tensor([place[folder] for folder in folders])
     prompts = tuple(template.replace("{}", name.replace("_", " ")) for name in classes)
     return images, [Task("classes", labels, prompts)]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dear.backbone.clip import FrozenClip
 from dear.errors import ConfigError, DearWarning, RoleMapError, did_you_mean
+from dear.files import is_folder
 from dear.roles.derive import by_threshold, with_attributes
 from dear.roles.rolemap import Role, RoleMap, shipped_maps
 
@@ -46,11 +47,7 @@ def roles_for(
 def _given(roles: RoleMap | str | Path) -> RoleMap:
     if isinstance(roles, RoleMap):
         return roles
-    try:
-        is_folder = Path(roles).is_dir()
-    except (OSError, ValueError):
-        is_folder = False
-    return RoleMap.load(Path(roles) / "roles.json" if is_folder else roles)
+    return RoleMap.load(Path(roles) / "roles.json" if is_folder(roles) else roles)
 
 
 def shipped_roles(clip: FrozenClip) -> RoleMap:

@@ -1,0 +1,19 @@
+"""The smallest jobs and grids on a folder of photos."""
+
+from dear.datasets import open_dataset
+from dear.engine.job import make_job
+from dear.engine.settings import TrainSettings
+from dear.evaluation.cells import make_cells
+from dear.evaluation.grid import Setting, run_grid
+
+FEW = TrainSettings(epochs=1, batch_size=2)
+
+
+def job_on(photos, seed=1, **more):
+    return make_job(open_dataset(photos), shots=2, seed=seed, config={"mask": "all_mixed"}, train=FEW, **more)
+
+
+def grid_on(photos, tiny_folders, out, **how):
+    setting = Setting(out=out, clip=f"local-dir:{tiny_folders['shallow']}", pretrained="random", train=FEW, workers=1)
+    cells = make_cells("few-shot", [str(photos)], methods=["zero_shot"], seeds=[1], shots=[1])
+    return run_grid(cells, setting, **how)
