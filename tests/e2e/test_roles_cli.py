@@ -9,12 +9,14 @@ from PIL import Image
 
 import dear
 from dear.errors import OverwriteError
-from dear.reports.discovery import FILES
+from dear.folders import LOCK, MARKER
 from dear.roles.corpus import photograph_phrases
 from dear.roles.rolemap import RoleMap
 from helpers import TINY_CONFIGS
 
 pytestmark = pytest.mark.xdist_group("roles")  # one folder of images and maps for all
+
+FILES = ("moments.safetensors", "roles.json", "discovery.json", "index.html")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def test_discover_show_compare_ablate(run, place, done):
     assert "40 images read, 1 skipped." in out
     assert "Fallback: no cluster found" in out
     assert "damaged.jpg cannot be read" in err
-    assert {path.name for path in done.iterdir()} == set(FILES)
+    assert {path.name for path in done.iterdir()} == {*FILES, MARKER, LOCK}
     roles = RoleMap.load(done / "roles.json")
     assert len(roles.heads) == 4 * 6
     assert roles.provenance.rule == "dominance"
@@ -79,7 +81,7 @@ def test_discover_show_compare_ablate(run, place, done):
 
     code, out, err = run(*discover(place, done))
     assert (code, out) == (2, "")
-    assert "is not empty: add --resume to continue, or --overwrite to start over." in err
+    assert "holds a discovery: add --resume to continue, or --overwrite to start over." in err
 
     before = {name: (done / name).read_bytes() for name in FILES}
     (done / "mine.txt").write_text("keep me")

@@ -85,7 +85,7 @@ def test_count_and_bad_names():
     assert sum(1 for _ in data.items("val")) == len(data.class_names) * data.count("val")
     with pytest.raises(ConfigError, match="no split 'dev'"):
         data.count("dev")
-    with pytest.raises(ConfigError, match="8 val images a class, not 9"):
+    with pytest.raises(ConfigError, match="8 val images per class, not 9"):
         data.item("val", 0, 8)
     with pytest.raises(ConfigError, match="Did you mean 'world-textures'"):
         load_world_dataset("world-texture")

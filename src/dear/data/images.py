@@ -123,7 +123,7 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """The first frame of an opened image as a viewer shows it: upright, 8 bits a channel, white where transparent."""
+    """The first frame of an opened image as a viewer shows it: upright, 8 bits per channel, white where transparent."""
     image.load()
     try:
         image = ImageOps.exif_transpose(image)

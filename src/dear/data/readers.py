@@ -54,7 +54,7 @@ def _is_split_row(row: Any) -> bool:
 
 
 def read_imagenet(folder: Path) -> Read:
-    """ImageNet: `images/train` and `images/val` with a folder a class, named in `classnames.txt`."""
+    """ImageNet: `images/train` and `images/val` with one folder per class, named in `classnames.txt`."""
     names = read_class_names(folder / "classnames.txt")
     folders = sorted(names)
     train, test = (_class_folders(folder / "images", part, folders) for part in ("train", "val"))
@@ -138,7 +138,7 @@ def _pair(row: Any) -> tuple[str, str]:
 
 
 def read_class_names(path: Path) -> dict[str, str]:
-    """`classnames.txt`: a folder and its class name a line, in file order."""
+    """`classnames.txt`: one folder and its class name per line, in file order."""
     rows = [line.split(" ", 1) for line in _lines(path)]
     if not rows or any(len(row) != 2 for row in rows):
         raise DataError(f"{path} needs a folder and a class name in every line.")

@@ -36,7 +36,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Gallery:
-    """Images to search and to ablate on, and the tasks (what each image shows, and a prompt a value) known of them."""
+    """Images to search and to ablate on, and the tasks (what each shows, one prompt per value) known of them."""
 
     images: ImageList
     tasks: tuple[Task, ...]
@@ -88,7 +88,7 @@ class Retrieval:
     kinds: tuple[str, ...]
     properties: tuple[str, ...]
     precision: tuple[tuple[float, ...], ...]
-    """A row a kind of feature, a column a property."""
+    """One row per kind of feature, one column per property."""
     chance: tuple[float, ...]
     searches: tuple[tuple[int, tuple[tuple[int, ...], ...]], ...]
     """A query image, and what each kind of feature finds for it."""

@@ -25,7 +25,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Task:
-    """A classification task to measure an ablation by: the class of every image, and a prompt a class."""
+    """A classification task to measure an ablation by: the class of every image, and one prompt per class."""
 
     name: str
     labels_N: Tensor

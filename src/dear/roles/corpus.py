@@ -1,7 +1,7 @@
 """Text pools: the short image descriptions from which TextSpan picks the phrases of a head.
 
 The pool for photographs is our own: word lists and templates in `assets/pools/photographs.json`. Any other pool is a
-UTF-8 file with one phrase a line.
+UTF-8 file with one phrase per line.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TextPool:
 
     @property
     def sha256(self) -> str:
-        """Hash of the phrases, one a line, in UTF-8."""
+        """Hash of the phrases, one per line, in UTF-8."""
         return sha256("\n".join(self.phrases).encode("utf-8"))
 
 
@@ -53,7 +53,7 @@ class _Group(TypedDict):
 
 
 def load_pool(source: str | Path) -> TextPool:
-    """Read the pool "photographs" by name, or a UTF-8 file with one phrase a line.
+    """Read the pool "photographs" by name, or a UTF-8 file with one phrase per line.
 
     Blanks around a phrase, empty lines and repetitions of a phrase are dropped; the repetitions are counted.
     """
@@ -65,12 +65,12 @@ def load_pool(source: str | Path) -> TextPool:
         if len(line) > LONGEST_PHRASE:
             raise PoolError(
                 f"Line {number} of {path} has {len(line)} characters, but a phrase has at most {LONGEST_PHRASE}: "
-                "give one short image description a line."
+                "give one short image description per line."
             )
     filled = [line for line in lines if line]
     phrases = tuple(dict.fromkeys(filled))
     if not phrases:
-        raise PoolError(f"The text pool {path} is empty: give one short image description a line.")
+        raise PoolError(f"The text pool {path} is empty: give one short image description per line.")
     if len(phrases) < FEWEST_PHRASES:
         raise PoolError(
             f"TextSpan needs at least {FEWEST_PHRASES} different phrases, but {path} has only {len(phrases)}."
@@ -119,7 +119,7 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise PoolError(f"The text pool {path} cannot be read ({error.strerror}).") from None
     raise PoolError(
-        f"There is no text pool {str(path)!r}: give the path of a text file with one phrase a line, or "
+        f"There is no text pool {str(path)!r}: give the path of a text file with one phrase per line, or "
         f"{PHOTOGRAPHS!r} for the pool that comes with DeAR.{did_you_mean(path.name, [PHOTOGRAPHS, *neighbours])}"
     )
 

@@ -53,7 +53,7 @@ def stability(
     longest = textspan_all(collected.whole(), texts_TE, rank=rank, most=max(counts))
     for most in counts:
         changed_roles = assign(longest, labels, settings, rule=rule, most=most)
-        variations.append(_variation(f"{most} phrases a head", base, changed_roles))
+        variations.append(_variation(f"{most} phrases per head", base, changed_roles))
     for number, moments in enumerate(bootstrap_moments(collected, draws, seed), start=1):
         spans = textspan_all(moments, texts_TE, rank=rank, most=settings.phrases)
         variations.append(_variation(f"{RESAMPLED}, draw {number}", base, assign(spans, labels, settings, rule=rule)))

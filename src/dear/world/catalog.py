@@ -19,7 +19,7 @@ class WorldClass:
 
 @dataclass(frozen=True)
 class WorldDataset:
-    """A data set: what it stands for, its prompt, its classes (sorted by name), its looks, how many images a class."""
+    """A data set: what it stands for, its prompt, its classes (sorted by name), its looks, images per class."""
 
     name: str
     stands_for: str

@@ -64,7 +64,7 @@ class World:
         """Return one image of one class."""
         if not 0 <= index < self.count(split):
             raise ConfigError(
-                f"{self.declaration.name} has {self.count(split)} {split} images a class, not {index + 1}."
+                f"{self.declaration.name} has {self.count(split)} {split} images per class, not {index + 1}."
             )
         one = self.declaration
         key = (_STREAM + one.seed, SPLITS.index(split), label, index)

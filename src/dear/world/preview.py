@@ -32,7 +32,7 @@ def _scene(index: int, **fixed: str) -> Scene:
 
 
 def contact_sheet(what: str) -> Bytes:
-    """Return a sheet of an attribute, of "styles" (a row each), of "scenes", or of a data set (four images a class)."""
+    """A sheet of an attribute, of "styles" (a row each), of "scenes", or of a data set (four images per class)."""
     if what in ATTRIBUTES:
         values = NAMES[what]
         cells = [

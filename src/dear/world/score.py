@@ -41,7 +41,7 @@ def encode_texts(model: Any, tokenizer: Any, texts: list[str]) -> Tensor:
 
 
 def attribute_accuracy(model: Any, tokenizer: Any, images: int = 4000) -> dict[str, dict[str, float]]:
-    """Return top-1 (per cent) and chance of every attribute on held-out renderings, one plain prompt a value.
+    """Return top-1 (per cent) and chance of every attribute on held-out renderings, one plain prompt per value.
 
     "top1" is over all of them, "seen" over those whose combinations pre-training draws as well, "unseen" over those
     with a combination that it never shows.
