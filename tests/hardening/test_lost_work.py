@@ -348,7 +348,7 @@ import sys, time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 import os
-from dear.evaluation.grid import _begin_process
+from dear.evaluation.processes import begin_process
 
 def work(path):
     open(path, "w").write(str(os.getpid()))
