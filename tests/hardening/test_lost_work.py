@@ -355,7 +355,7 @@ def work(path):
     time.sleep(600)
 
 if __name__ == "__main__":
-    begin = {"initializer": _begin_process, "initargs": (1, os.getpid())}
+    begin = {"initializer": begin_process, "initargs": (1, os.getpid())}
     pool = ProcessPoolExecutor(2, mp_context=get_context("spawn"), **begin)
     for name in sys.argv[1:]:
         pool.submit(work, name)

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import torch
 
-try:
+if sys.platform != "win32":
     import resource
-except ImportError:  # not on Windows
-    resource = None  # type: ignore[assignment]
 
 MEGABYTE = 1e6
 PROCESS = Path("/proc/self")
@@ -47,7 +45,7 @@ def _since_reset() -> float | None:
 
 def _largest() -> float | None:
     """The peak of the whole life of the process."""
-    if resource is None:
+    if sys.platform == "win32":
         return None
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MEGABYTE

@@ -13,7 +13,6 @@ from scipy.stats import rankdata
 
 from dear.errors import ConfigError
 
-
 SAME = 9
 """Digits after which two differences count as equal: sums in another order differ in later ones."""
 
