@@ -73,11 +73,11 @@ def to_csv(results: Sequence[CellResult]) -> str:
     writer.writeheader()
     for cell in cells:
         row = _csv_row(cell, further[cell.protocol])
-        writer.writerow({name: _no_formula(value) for name, value in row.items()})
+        writer.writerow({name: no_formula(value) for name, value in row.items()})
     return out.getvalue()
 
 
-def _no_formula(text: str) -> str:
+def no_formula(text: str) -> str:
     """Text that a spreadsheet takes for text: a name may begin like a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") and not _is_number(text) else text
 
