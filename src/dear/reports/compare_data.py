@@ -176,9 +176,7 @@ class Comparison:
         average = self.summary.average(row, self.main)
         record |= {"data_sets": len(average.data) if average else 0, "seeds": average.stat.seeds if average else 0}
         record["tied_with_best"] = row in self.complete and row in (self.best(self.main), *self.tied(self.main))
-        record |= {
-            name: value if value is None else round(value, 3) for name, value in self.effort[row]._asdict().items()
-        }
+        record |= {name: value and _short(value) for name, value in self.effort[row]._asdict().items()}
         epochs = sorted({cell.epochs for cell in self.cells[row] if cell.epochs is not None})
         record["epochs"] = epochs[0] if len(epochs) == 1 else None
         record |= {"recipe": self.section.recipe, "shots": self.section.shots, "protocol": self.section.protocol}
@@ -227,6 +225,11 @@ def make_comparison(results: Sequence[CellResult], refused: Mapping[Row, str]) -
         by_row.setdefault(Row(cell.method, cell.variant), []).append(cell)
     summary = summarise(section, cells)
     return Comparison(section, summary, {row: tuple(found) for row, found in by_row.items()}, dict(refused))
+
+
+def _short(value: float) -> float:
+    """A number with few digits, whole if it is whole."""
+    return int(value) if value == int(value) else round(value, 3)
 
 
 def known(method: str) -> type[Method] | None:

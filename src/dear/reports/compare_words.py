@@ -12,7 +12,7 @@ from dear.reports.compare_data import Comparison, label
 MOST_NAMES = 5
 MOST_OF_THE_GAIN = 0.9
 GOALS = {
-    "hm": ("For trained and new classes together", "harmonic mean (HM) of base and novel accuracy"),
+    "hm": ("For trained and new classes together", "HM (harmonic mean of base and novel accuracy)"),
     "base": ("For the trained classes alone", "base accuracy"),
     "novel": ("For classes that were not trained on", "novel accuracy"),
 }
@@ -23,8 +23,29 @@ def verdict(found: Comparison) -> str:
     if len(found.complete) < 2:
         return "There is nothing to compare: fewer than two methods were run on all data sets with all seeds."
     ordered = [found.main, *(column for column in found.columns if column != found.main)]
+    if min(1.0, len(found.pairs[found.main]) * smallest_p(found.results_per_pair)) >= LEVEL:
+        return _too_few(found, ordered)
     sentences = [_goal(found, column) for column in ordered]
     return " ".join(filter(None, [*sentences, _against_plain(found), _cheap(found), _sureness(found)]))
+
+
+def _too_few(found: Comparison, columns: Sequence[str]) -> str:
+    """Numbers from which nothing follows, whatever they are."""
+    highest = []
+    for one in columns:
+        best, what = found.best(one), goal(found, one)[1].partition(" (")[0]
+        highest.append(f"{label(best)} in {what} ({_mean(found, best, one):.1f} %)")
+    return (
+        f"These results are too few to recommend a method: {_compared(found)}, and from so few no difference between "
+        f"{len(found.complete)} methods can be shown, however large it is. Add data sets or seeds. The highest numbers "
+        f"are those of {', '.join(highest)}."
+    )
+
+
+def _compared(found: Comparison) -> str:
+    sets, seeds = len(found.summary.averaged), len(found.seeds)
+    results = _many(found.results_per_pair, "result")
+    return f"each pair of methods is compared on {results} ({_many(sets, 'data set')} × {_many(seeds, 'seed')})"
 
 
 def goal(found: Comparison, column: str) -> tuple[str, str]:
@@ -44,7 +65,7 @@ def _goal(found: Comparison, column: str) -> str:
         lead = _mean(found, best, column) - _mean(found, second, column)
         return (
             f"{purpose}, take {label(best)}: its {what} of {score} is the highest, {lead:.1f} points above "
-            f"{label(second)}, and larger than chance explains against every other method."
+            f"{label(second)}, and its lead over every other method is larger than chance explains."
         )
     names = names_of([f"{label(row)} ({_mean(found, row, column):.1f})" for row in tied])
     choice = f"; {_choice(found, [best, *tied])}" if column == found.main else ""
@@ -57,6 +78,7 @@ def _goal(found: Comparison, column: str) -> str:
 def _choice(found: Comparison, rows: Sequence[Row]) -> str:
     """How to choose among rows that are equally good: by what they cost."""
     told = []
+    rows = [row for row in rows if row != found.plain]
     for field, what in (("parameters", "trains the fewest parameters"), ("seconds", "takes the least time")):
         costs = {row: value for row in rows if (value := getattr(found.effort[row], field)) is not None}
         if len(costs) > 1 and len(set(costs.values())) > 1:
@@ -79,6 +101,8 @@ def _against_plain(found: Comparison) -> str:
     better = [row for row in others if pairs[row].differs and pairs[row].test.difference > 0]
     worse = [row for row in others if pairs[row].differs and pairs[row].test.difference < 0]
     where = "on classes that were not trained on" if column == "novel" else f"in {goal(found, column)[1]}"
+    if not better and not worse:
+        return f"No method can be told from plain CLIP ({_mean(found, plain, column):.1f} %) {where}."
     told = [f"{count(len(better), len(others))} better than plain CLIP ({_mean(found, plain, column):.1f} %) {where}"]
     told[0] += f" ({names_of([label(row) for row in better])})" if better else ""
     told.append(f"{len(worse)} worse" + (f" ({names_of([label(row) for row in worse])})" if worse else ""))
@@ -118,22 +142,12 @@ def _cheap(found: Comparison) -> str:
 
 def _sureness(found: Comparison) -> str:
     """How much the numbers can show at all."""
-    n, pairs = found.results_per_pair, len(found.pairs[found.main])
-    sets, seeds = len(found.summary.averaged), len(found.seeds)
-    told = (
-        f"How sure: each pair of methods is compared on {n} results ({_many(sets, 'data set')} × "
-        f"{_many(seeds, 'seed')}) by Wilcoxon's signed-rank test"
-    )
-    least = min(1.0, pairs * smallest_p(n))
-    if least >= LEVEL:
-        return (
-            f"{told}; with so few results no difference between {len(found.complete)} methods can be shown, however "
-            f"large it is: add data sets or seeds."
-        )
+    pairs = len(found.pairs[found.main])
     differ = sum(pair.differs for pair in found.pairs[found.main])
     return (
-        f"{told}, corrected for {_many(pairs, 'pair')}; {differ} of them differ{'s' if differ == 1 else ''} in "
-        f"{goal(found, found.main)[1]} by more than chance explains (p < {LEVEL:g})."
+        f"How sure: {_compared(found)} by Wilcoxon's signed-rank test, corrected for {_many(pairs, 'pair')}; "
+        f"{differ} of them differ{'s' if differ == 1 else ''} in "
+        f"{goal(found, found.main)[1].partition(' (')[0]} by more than chance explains (p < {LEVEL:g})."
     )
 
 

@@ -36,7 +36,7 @@ class Point(NamedTuple):
     y: float
 
 
-def interval_chart(title: str, marks: Sequence[Mark], *, x_title: str, width: int = 560) -> str:
+def interval_chart(title: str, marks: Sequence[Mark], *, x_title: str, width: int = 440) -> str:
     """One row per mark: a dot with its interval, and a line at 0."""
     left = 16 + LETTER * max(len(mark.label) for mark in marks)
     right, top, tall = width - 18, 40, 24
