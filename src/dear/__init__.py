@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dear.methods.recipe import Recipe
     from dear.methods.registry import get_method, list_methods, register
     from dear.model import Model
+    from dear.reports.comparing import compare
     from dear.reports.discovering import discover_roles
     from dear.reports.runs import report
     from dear.retrieval.index import search
@@ -44,6 +45,7 @@ _HOMES = {
     "Role": "dear.roles.rolemap",
     "RoleMap": "dear.roles.rolemap",
     "TrainSettings": "dear.engine.settings",
+    "compare": "dear.reports.comparing",
     "discover_roles": "dear.reports.discovering",
     "evaluate": "dear.evaluation.runs",
     "fit": "dear.engine.fit",
@@ -74,6 +76,7 @@ __all__ = [
     "Role",
     "RoleMap",
     "TrainSettings",
+    "compare",
     "discover_roles",
     "evaluate",
     "fit",

@@ -97,6 +97,10 @@ class FolderBusyError(DearError, RuntimeError):
     """Another process writes in the folder."""
 
 
+REFUSALS = (ConfigError, RoleMapError, BackboneError, HubError, MissingExtraError, ClassListError, TrainingError)
+"""How a method says, in one sentence, that it cannot be run as it was asked for."""
+
+
 def did_you_mean(word: object, known: Iterable[str], *, most: int = 3) -> str:
     """Return ' Did you mean …?' with the nearest known words, or an empty text if none is near."""
     lowered = {name.lower(): name for name in known}

@@ -11,8 +11,8 @@ from functools import cache
 import pytest
 
 from dear.backbone import load
-from dear.cli.bench import default_data
 from dear.evaluation import grid as grid_module
+from dear.evaluation.defaults import default_data
 from helpers import TINY_CONFIGS, heed_interrupts, make_photos
 from needs import needs_posix
 
@@ -88,7 +88,7 @@ def test_the_other_protocols(dear_, place, tmp_path):
         assert {"source_photos", "target_other", "average"} <= set(row)
 
 
-def testdefault_data():
+def test_default_data():
     shifted = ["imagenetv2", "imagenet_sketch", "imagenet_a", "imagenet_r"]
     assert default_data("domain", "imagenet", "imagenet") == shifted
     assert len(default_data("base-to-novel", "imagenet", None)) == 11

@@ -188,14 +188,14 @@ import sys, time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 import os
-from dear.evaluation.grid import _begin_process
+from dear.evaluation.processes import begin_process
 
 def work(path):
     open(path, "w").write(str(os.getpid()))
     time.sleep(600)
 
 if __name__ == "__main__":
-    begin = {"initializer": _begin_process, "initargs": (1, os.getpid())}
+    begin = {"initializer": begin_process, "initargs": (1, os.getpid())}
     pool = ProcessPoolExecutor(2, mp_context=get_context("spawn"), **begin)
     for name in sys.argv[1:]:
         pool.submit(work, name)

@@ -1,6 +1,6 @@
 """Spread, intervals, paired tests and Holm's correction, against scipy's own and against their definitions."""
 
-from itertools import combinations
+from itertools import combinations, product
 from statistics import stdev
 
 import pytest
@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dear.errors import ConfigError
-from dear.evaluation.statistics import PairedTest, holm, interval, mean_and_std, paired_test
+from dear.evaluation.statistics import (
+    PairedTest,
+    holm,
+    interval,
+    mean_and_std,
+    paired_test,
+    signed_rank,
+    smallest_p,
+)
 
 PERCENT = st.floats(1, 100)
 SEVERAL = st.lists(PERCENT, min_size=2, max_size=8).filter(lambda values: stdev(values) > 1e-3)
@@ -77,6 +85,49 @@ def test_paired_tests_at_their_limits():
     assert paired_test([2.0, 3.0], [1.0, 2.0]) == PairedTest(1.0, 1.0, 1.0, 0.0, 2)
     with pytest.raises(ValueError, match="shorter"):
         paired_test([1.0, 2.0], [1.0])
+
+
+DIFFERENT = st.lists(st.floats(-50, 50), min_size=1, max_size=20).filter(
+    lambda values: len({round(abs(one), 6) for one in values} - {0.0}) == len(values)
+)
+
+
+@given(DIFFERENT)
+def test_signed_ranks_are_scipys(differences):
+    expected = stats.wilcoxon(differences, method="exact")
+    found = signed_rank(differences, [0.0] * len(differences))
+    assert found.p == pytest.approx(expected.pvalue, rel=1e-9)
+    assert found.better == sum(one > 0 for one in differences)
+    assert found.better + found.worse == found.n == len(differences)
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=9))
+def test_signed_ranks_with_ties_by_brute_force(differences):
+    """Every way to sign the ranks of the differences that are not zero, each as likely as any other."""
+    told = [one for one in differences if one]
+    ranks = stats.rankdata([abs(one) for one in told]) if told else []
+    middle = sum(ranks) / 2
+    found = abs(sum(rank for rank, one in zip(ranks, told, strict=True) if one > 0) - middle)
+    sums = [sum(rank for rank, up in zip(ranks, ups, strict=True) if up) for ups in product((0, 1), repeat=len(told))]
+    expected = sum(abs(one - middle) >= found - 1e-9 for one in sums) / len(sums)
+    assert signed_rank(differences, [0] * len(differences)).p == pytest.approx(expected)
+
+
+def test_signed_ranks_at_their_limits():
+    assert signed_rank([], []).p == 1
+    assert signed_rank([1.0, 2.0], [1.0, 2.0]) == (0.0, 0, 0, 2, 1.0)
+    assert signed_rank([0.1 + 0.2], [0.3]).better == 0  # equal but for rounding
+    for n in (1, 5, 60):
+        assert signed_rank(range(1, n + 1), [0] * n).p == pytest.approx(smallest_p(n))
+    assert smallest_p(0) == 1
+    with pytest.raises(ValueError, match="shorter"):
+        signed_rank([1.0, 2.0], [1.0])
+
+
+def test_signed_ranks_do_not_depend_on_the_order_of_pairs():
+    a, b = [70.0, 71.5, 68.0, 90.25, 71.5], [69.0, 72.5, 60.0, 90.0, 71.0]
+    assert signed_rank(a, b) == signed_rank(a[::-1], b[::-1])
+    assert signed_rank(a, b).p == signed_rank(b, a).p
 
 
 def test_known_corrections():

@@ -10,7 +10,7 @@ import typer
 import typer.main
 
 from dear import __version__
-from dear.cli import bench, data, paper, report, roles, search, train, world
+from dear.cli import bench, compare, data, paper, report, roles, search, train, world
 from dear.cli.options import with_training
 from dear.cli.talk import Group, say
 from dear.errors import ConfigError, DearError
@@ -56,6 +56,7 @@ app.command("eval")(train.evaluate)
 app.command("predict")(train.predict)
 app.command("report")(report.report)
 app.command("quickstart")(report.quickstart)
+app.command("compare")(with_training(compare.compare))
 app.command("paper")(with_training(paper.paper))
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import Group, say, step_bar
+from dear.cli.talk import Group, cell_text, say, step_bar
 
 if TYPE_CHECKING:
     from dear.evaluation.cells import Cell
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from dear.evaluation.results import CellResult
 
 TRANSFER = ("cross-dataset", "domain")
-WORLD, BROAD_WORLD, BROAD_PHOTOGRAPHS = "world", "world-broad", "imagenet"
 
 app = typer.Typer(help="Run the paper's protocols as resumable grids with tables.", cls=Group)
 
@@ -60,12 +59,14 @@ def _run(
     overwrite: ask.Overwrite = False,
 ) -> None:
     from dear.evaluation.cells import make_cells
+    from dear.evaluation.defaults import backbone_for, broad_set, default_data
     from dear.evaluation.grid import Setting
     from dear.folders import check_ours
 
     check_ours(out, "grid", resume=resume, overwrite=overwrite)
-    name, weights = backbone_for(data, source, clip, pretrained)
-    broad = BROAD_WORLD if name == WORLD else BROAD_PHOTOGRAPHS
+    named = [*([source] if source else []), *(ask.split(data) if data is not None else [])]
+    name, weights = backbone_for(named, clip, pretrained)
+    broad = broad_set(name)
     if protocol in TRANSFER:
         source = source or broad
     cells = make_cells(
@@ -115,12 +116,7 @@ def _carry_out(cells: Sequence[Cell], setting: Setting, training: ask.Training, 
 
     def tell(done: int, result: CellResult) -> None:
         write_config()
-        scores = ", ".join(f"{s.data} {s.half} {result.reading(s):.1f}" for s in result.scores[:3])
-        name = f"{result.method} {result.variant}".strip()
-        say(f"[{done}/{len(cells)}] {name}, {result.data}, seed {result.seed}, {result.shots} shots: {scores}")
-        problems = [problem for one in result.scores for problem in one.problems]
-        if problems:
-            say(f"  {len(problems)} test image(s) count as wrong, the first: {problems[0]}")
+        say(cell_text(done, len(cells), result))
 
     with step_bar() as show:
 
@@ -131,28 +127,3 @@ def _carry_out(cells: Sequence[Cell], setting: Setting, training: ask.Training, 
         results = run_grid(cells, setting, on_cell=tell, on_step=on_step, **how)
     typer.echo(to_markdown(results))
     say(f"tables: {out / 'table.csv'}, {out / 'table.md'}")
-
-
-def backbone_for(
-    data: str | None, source: str | None, clip: str | None, pretrained: str | None
-) -> tuple[str, str | None]:
-    """The backbone of a grid: the one named, the world's for its own data sets, else a sentence that asks for one."""
-    from dear.engine.fit import clip_for
-
-    named = [*([source] if source else []), *(ask.split(data) if data is not None else [])]
-    found = [clip_for(one, clip, pretrained) for one in named or [BROAD_WORLD]]
-    return found[0]
-
-
-def default_data(protocol: str, broad: str, source: str | None) -> list[str]:
-    """The data sets of the world or of the paper; shifted variants of `broad` are for domain, or for the world."""
-    from dear.data.catalog import declarations
-    from dear.world.datasets import world_dataset_names
-
-    names = world_dataset_names() if broad == BROAD_WORLD else tuple(declarations())
-    shifted = [name for name in names if name.startswith(broad) and name != broad]
-    if protocol == "domain":
-        return shifted
-    if protocol == "base-to-novel" and broad == BROAD_WORLD:
-        return list(names)
-    return [name for name in names if name not in shifted and name != source]

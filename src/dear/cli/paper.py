@@ -28,6 +28,13 @@ def paper(
         typer.Option(metavar="NAME", help="Backbone; by default world with --mini, ViT-B-16-quickgelu with --full."),
     ] = None,
     pretrained: ask.Pretrained = None,
+    methods: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="Methods of Tables 2 to 4, comma-separated; all: those that the paper's tables name.",
+        ),
+    ] = "zero_shot,dear",
     roles: ask.Roles = None,
     seeds: ask.Seeds = "1,2,3",
     shots: Annotated[
@@ -59,6 +66,7 @@ def paper(
         pretrained=pretrained if clip else usual[1],
         data_root=data_root,
         roles=roles,
+        methods=_methods(methods),
         seeds=ask.whole_numbers(seeds, "--seeds", least=0),
         few_shots=tuple(sorted(ask.whole_numbers(shots, "--shots", least=1))),
         recipe=training.recipe,
@@ -73,6 +81,19 @@ def paper(
     )
     how = {"resume": resume, "overwrite": overwrite}
     typer.echo(describe_plan(order, survey(order)) if plan else _carry_out(order, training, **how))
+
+
+def _methods(text: str) -> tuple[str, ...] | None:
+    """The methods by name, plain CLIP and DeAR always among them; None: all of the paper's."""
+    from dear.methods.registry import get_method
+    from dear.paper.plan import ALWAYS
+
+    named = ask.split(text)
+    if named == ["all"]:
+        return None
+    for name in named:
+        get_method(name)
+    return tuple(dict.fromkeys((*ALWAYS, *named)))
 
 
 def _carry_out(order: Order, training: ask.Training, *, resume: bool, overwrite: bool) -> Path:

@@ -6,11 +6,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperGroup
 
 from dear.files import shown
+
+if TYPE_CHECKING:
+    from dear.evaluation.results import CellResult
 
 FACTS = ("step", "steps", "epoch", "lr", "skipped", "images_per_second", "problems")
 """Metrics of a step that are no loss terms."""
@@ -90,6 +93,15 @@ def step_text(metrics: dict[str, Any]) -> str:
     named = [*(["total"] if "total" in numbers else []), *terms, *weights]
     told = [f"{name} {numbers[name]:.3f}" for name in named]
     return " ".join([f"epoch {metrics['epoch']}", *told, f"{metrics['images_per_second']:.0f} images/s"])
+
+
+def cell_text(done: int, total: int, result: CellResult) -> str:
+    """A cell that is done, in words; what could not be read is a second line."""
+    scores = ", ".join(f"{s.data} {s.half} {result.reading(s):.1f}" for s in result.scores[:3])
+    name = f"{result.method} {result.variant}".strip()
+    text = f"[{done}/{total}] {name}, {result.data}, seed {result.seed}, {result.shots} shots: {scores}"
+    problems = [problem for one in result.scores for problem in one.problems]
+    return f"{text}\n  {len(problems)} test image(s) count as wrong, the first: {problems[0]}" if problems else text
 
 
 class Group(TyperGroup):

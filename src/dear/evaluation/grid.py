@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import cache as remember
+from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
@@ -31,21 +30,20 @@ from dear.engine.job import Job, describe, fingerprint, make_job, versions
 from dear.engine.loop import Metrics
 from dear.engine.run import CHECKPOINT, read_run, run_job
 from dear.engine.settings import TrainSettings
-from dear.errors import DataError, DearError, TrainingError
+from dear.errors import REFUSALS, DataError, DearError, TrainingError
 from dear.evaluation.cells import Cell
 from dear.evaluation.evaluate import Evaluation, evaluate_items
+from dear.evaluation.memory import watch_peak
+from dear.evaluation.processes import begin_process
 from dear.evaluation.results import Backbone, CellResult
 from dear.evaluation.tables import to_csv, to_markdown
 from dear.evaluation.tested import items_to_test
 from dear.files import sha256, write_atomic
 from dear.folders import check_ours, held, remove_leftovers, remove_ours
-from dear.loading import make_method
 from dear.methods.recipe import RecipeName
 from dear.model import Model
 
 CELLS, RUNS, OLD = "cells", "runs", ".old"
-WATCH = 0.5
-"""Seconds between looks at whether the parent lives."""
 OURS = ("table.csv", "table.md", CELLS, RUNS)
 
 
@@ -60,6 +58,8 @@ class Setting:
     device: str = "cpu"
     recipe: RecipeName = "own"
     train: TrainSettings = field(default_factory=TrainSettings)
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    """Other numbers of epochs, by method."""
     cached_views: int = 0
     cache: Path | None = None
     """Folder for the frozen layers' outputs, or None to compute them every time."""
@@ -83,18 +83,20 @@ def run_grid(
     jobs: int = 1,
     on_cell: Callable[[int, CellResult], None] | None = None,
     on_step: Callable[[Metrics], None] | None = None,
+    refused: dict[Cell, str] | None = None,
 ) -> list[CellResult]:
     """Run the cells that are not done yet; tables are written after every cell.
 
     What cannot work, a missing data set or an impossible choice, is refused before anything is written or trained.
+    With `refused`, a cell that its method refuses does not end the grid: its sentence is put there instead.
     """
     check_ours(setting.out, "grid", resume=resume, overwrite=overwrite)
     _check_data(cells, setting)
-    _check_methods(cells, setting)
+    cells = _check_methods(cells, setting, refused)
     with held(setting.out, "grid"):
         check_ours(setting.out, "grid", resume=resume, overwrite=overwrite)  # another one may just have ended
         _prepare(setting.out, overwrite=overwrite)
-        found = _run_and_write(cells, setting, jobs, on_cell, on_step)
+        found = _run_and_write(cells, setting, jobs, on_cell, on_step, refused)
         shutil.rmtree(setting.out / OLD, ignore_errors=True)
     return found
 
@@ -105,6 +107,7 @@ def _run_and_write(
     jobs: int,
     on_cell: Callable[[int, CellResult], None] | None,
     on_step: Callable[[Metrics], None] | None,
+    refused: dict[Cell, str] | None,
 ) -> list[CellResult]:
     """Run the cells in a folder that is held, writing tables after every one."""
     results: dict[int, CellResult] = {}
@@ -117,14 +120,22 @@ def _run_and_write(
         if on_cell:
             on_cell(len(results), result)
 
-    for index, result in _run_all(cells, setting, jobs, on_step):
-        keep(index, result)
+    for index, run in _run_all(cells, setting, jobs, on_step):
+        try:
+            result = run()
+        except REFUSALS as error:
+            if refused is None:
+                raise
+            refused[cells[index]] = str(error)
+        else:
+            keep(index, result)
     return [results[i] for i in sorted(results)]
 
 
 def _run_all(
     cells: Sequence[Cell], setting: Setting, jobs: int, on_step: Callable[[Metrics], None] | None
-) -> Iterator[tuple[int, CellResult]]:
+) -> Iterator[tuple[int, Callable[[], CellResult]]]:
+    """What gives each cell's result, or raises what it raised."""
     own = torch.get_num_threads()
     threads = setting.threads or max(1, own // jobs)
     if jobs > 1:
@@ -133,19 +144,23 @@ def _run_all(
     torch.set_num_threads(threads)
     try:
         for index, cell in enumerate(cells):
-            yield index, run_cell(cell, setting, on_step=on_step)
+            yield index, partial(run_cell, cell, setting, on_step=on_step)
     finally:
         torch.set_num_threads(own)
 
 
-def _in_processes(cells: Sequence[Cell], setting: Setting, jobs: int, threads: int) -> Iterator[tuple[int, CellResult]]:
+def _in_processes(
+    cells: Sequence[Cell], setting: Setting, jobs: int, threads: int
+) -> Iterator[tuple[int, Callable[[], CellResult]]]:
     pool = ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), initializer=_begin_process, initargs=(threads, os.getpid())
+        jobs, mp_context=get_context("spawn"), initializer=begin_process, initargs=(threads, os.getpid())
     )
     waiting = {pool.submit(run_cell, cell, setting): index for index, cell in enumerate(cells)}
     try:
         for done in as_completed(waiting):
-            yield waiting[done], done.result()
+            if isinstance(done.exception(), BrokenProcessPool):
+                done.result()
+            yield waiting[done], done.result
     except BrokenProcessPool:
         raise TrainingError(
             "A process of the grid died, perhaps for want of memory: resume with --resume and fewer --jobs."
@@ -156,19 +171,6 @@ def _in_processes(cells: Sequence[Cell], setting: Setting, jobs: int, threads: i
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _begin_process(threads: int, parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    torch.set_num_threads(threads)
-
-
-def _end_with(parent: int) -> None:
-    """End this process soon after the one that started it, whatever ended that."""
-    while os.getppid() == parent:
-        time.sleep(WATCH)
-    os._exit(1)
 
 
 def _prepare(out: Path, *, overwrite: bool) -> None:
@@ -217,15 +219,38 @@ def _untestable(cells: Sequence[Cell], setting: Setting) -> Iterator[str]:
                 yield str(error)
 
 
-def _check_methods(cells: Sequence[Cell], setting: Setting) -> None:
-    """Build every method with every choice once, and see that every class that will be tested can be a prompt."""
+def _check_methods(cells: Sequence[Cell], setting: Setting, refused: dict[Cell, str] | None) -> list[Cell]:
+    """The cells that can be run: every method with every choice is built once and shown classes that it must know."""
     clip = _clip(setting.clip, setting.pretrained, setting.device)
-    for method, choices in dict.fromkeys((cell.method, cell.choices) for cell in cells):
-        make_method(method, clip, dict(choices), seed=cells[0].seed)
-    for name, half in dict.fromkeys(test for cell in cells for test in cell.tests):
+    for name, half in dict.fromkeys(test for cell in cells for test in cell.tests):  # every tested class is a prompt
         dataset = _dataset(name, setting.data_root)
         labels = labels_of(dataset, half)
         clip.text.tokenize(class_list(dataset.class_names[labels.start : labels.stop], dataset.template).prompts())
+    first: dict[Any, Cell] = {}
+    for cell in cells:
+        first.setdefault((cell.method, cell.choices), cell)
+    why: dict[Any, str] = {}
+    for key, cell in first.items():
+        try:
+            _try_classes(cell, _job(cell, setting).build(clip), setting)
+        except REFUSALS as error:
+            if refused is None or len(why) == len(first) - 1:
+                raise
+            why[key] = str(error)
+    refusals = {cell: why[cell.method, cell.choices] for cell in cells if (cell.method, cell.choices) in why}
+    if refused is not None:
+        refused |= refusals
+    return [cell for cell in cells if cell not in refusals]
+
+
+def _try_classes(cell: Cell, model: Model, setting: Setting) -> None:
+    """Show a method two classes of each list that it will be tested on: one that knows only its own says so now."""
+    for name, half in cell.tests:
+        dataset = _dataset(name, setting.data_root)
+        labels = labels_of(dataset, half)
+        names = dataset.class_names[labels.start : labels.stop][:2]
+        if any(one not in model.trained_on for one in names):
+            model.for_classes(class_list(names, dataset.template, dataset=dataset.name)).frozen_parts()
 
 
 def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None] | None = None) -> CellResult:
@@ -235,8 +260,8 @@ def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None]
     trained = describe(job, job.build(clip))
     path, mark = setting.out / CELLS / f"{cell.slug}.json", _mark(trained, cell, setting)
     if (done := _done(path, mark)) is not None:
-        return done
-    start = time.monotonic()
+        return done.model_copy(update={"recipe": setting.recipe})  # by another name, but with the same values
+    start, peak = time.monotonic(), watch_peak(setting.device)
     folder = setting.out / RUNS / cell.slug
     same = _was_begun(folder, fingerprint(trained))
     model, progress = run_job(
@@ -266,6 +291,7 @@ def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None]
         scores=tuple(found.scores for found in tests),
         weights=tests[0].weights,
         parameters=sum(parameter.numel() for parameter in model.trainable().values()),
+        peak_memory_mb=None if (memory := peak()) is None else round(memory, 1),
         artefact_bytes=adapter.stat().st_size,
         seconds=round(time.monotonic() - start, 2),
         steps=progress.step,
@@ -291,10 +317,12 @@ def done_before(cell: Cell, setting: Setting) -> CellResult | None:
     """What a cell found when it was run with exactly this setting, on these images; None where it has to be run."""
     job = _job(cell, setting)
     trained = describe(job, job.build(_clip(setting.clip, setting.pretrained, setting.device)))
-    return _done(setting.out / CELLS / f"{cell.slug}.json", _mark(trained, cell, setting))
+    done = _done(setting.out / CELLS / f"{cell.slug}.json", _mark(trained, cell, setting))
+    return done and done.model_copy(update={"recipe": setting.recipe})
 
 
 def _job(cell: Cell, setting: Setting) -> Job:
+    other = {"epochs": setting.epochs[cell.method]} if cell.method in setting.epochs else {}
     return make_job(
         _dataset(cell.data, setting.data_root),
         shots=cell.shots,
@@ -304,7 +332,7 @@ def _job(cell: Cell, setting: Setting) -> Job:
         config=dict(cell.choices),
         recipe=setting.recipe,
         protocol=cell.protocol,
-        train=setting.train,
+        train=setting.train.model_copy(update=other),
         cached_views=setting.cached_views,
     )
 

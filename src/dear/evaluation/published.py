@@ -1,4 +1,4 @@
-"""The paper's own numbers, as printed, read from the package's data. Nothing here corrects them."""
+"""Published numbers, the paper's and its peers', as printed, from the package's data. Nothing here corrects them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dear.evaluation.results import Protocol, harmonic_mean
+from dear.evaluation.results import Backbone, Protocol, harmonic_mean
 
 AVERAGE = "average"
 """Stands for a data set's name if the paper averages over data sets (or over targets)."""
@@ -25,6 +25,11 @@ TABLES = (
     "roles",
 )
 """Names of the tables, the paper's main ones first: if two tables print the same quantity, the first is found."""
+
+OWN = "own-publications"
+"""Averages that the other methods' own publications print, with where each was found."""
+BACKBONES = ("ViT-B-16", "ViT-B-16-quickgelu", "vit_base_patch16_clip_224.openai")
+"""Names of the backbone that published numbers are of; the first two with OpenAI's weights."""
 
 Quantity = Literal["base", "novel", "hm", "accuracy"]
 
@@ -72,6 +77,8 @@ class PublishedRow(_Strict):
     scores: dict[str, Printed] = Field(min_length=1)
     spread: dict[str, Printed] = {}
     """Standard deviation over seeds, if the paper prints it."""
+    source: str = ""
+    """Where the numbers were found, if not in the table."""
 
 
 class PublishedTable(_Strict):
@@ -84,7 +91,7 @@ class PublishedTable(_Strict):
 
 
 class Found(NamedTuple):
-    """A published entry and the table it stands in."""
+    """A published entry and the table it stands in, or where else it was found."""
 
     source: str
     printed: Printed
@@ -93,7 +100,7 @@ class Found(NamedTuple):
 
 @cache
 def published_table(name: str) -> PublishedTable:
-    """Read one of `TABLES`."""
+    """Read one of `TABLES`, or `OWN`."""
     file = resources.files("dear") / "assets" / "published" / f"{name}.json"
     return PublishedTable.model_validate_json(file.read_text(encoding="utf-8"))
 
@@ -105,12 +112,26 @@ def readout_variant(variant: str, readout: str) -> str:
 
 def find_published(protocol: Protocol, method: str, variant: str = "", data: str = AVERAGE) -> Found | None:
     """What the paper prints for a method (as the grid names it) on a data set, or None."""
-    wanted = _settings(variant)
-    for table in map(published_table, TABLES):
-        for row in table.rows if table.protocol == protocol else ():
-            if row.method == method and _settings(row.variant) == wanted and data in row.scores:
-                return Found(table.source, row.scores[data], row.spread.get(data))
+    return next(filter(None, (_found(name, protocol, method, variant, data) for name in TABLES)), None)
+
+
+def own_publication(protocol: Protocol, method: str, variant: str = "") -> Found | None:
+    """The average that a method's own publication prints, or None."""
+    return _found(OWN, protocol, method, variant, AVERAGE)
+
+
+def _found(table_name: str, protocol: Protocol, method: str, variant: str, data: str) -> Found | None:
+    table, wanted = published_table(table_name), _settings(variant)
+    for row in table.rows if table.protocol == protocol else ():
+        if row.method == method and _settings(row.variant) == wanted and data in row.scores:
+            return Found(row.source or table.source, row.scores[data], row.spread.get(data))
     return None
+
+
+def is_published_backbone(backbone: Backbone) -> bool:
+    """Whether a backbone is OpenAI's ViT-B/16, which published numbers are of."""
+    name = backbone.name.rpartition("/")[2]
+    return name == BACKBONES[2] or (name in BACKBONES[:2] and backbone.pretrained == "openai")
 
 
 def data_sets(protocol: Protocol) -> tuple[str, ...]:

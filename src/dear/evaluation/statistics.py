@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
 
+import numpy as np
 from scipy.special import stdtr, stdtrit
+from scipy.stats import rankdata
 
 from dear.errors import ConfigError
+
+SAME = 9
+"""Digits after which two differences count as equal: sums in another order differ in later ones."""
 
 
 class Stat(NamedTuple):
@@ -35,6 +40,17 @@ class PairedTest(NamedTuple):
     high: float | None
     p: float | None
     n: int
+
+
+class SignedRank(NamedTuple):
+    """Wilcoxon's signed-rank test of paired numbers: how often each is larger, and the two-sided p value."""
+
+    difference: float
+    """Mean of the differences."""
+    better: int
+    worse: int
+    n: int
+    p: float
 
 
 def mean_and_std(values: Sequence[float]) -> Stat:
@@ -63,6 +79,39 @@ def paired_test(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> 
         return PairedTest(mean, None, None, None, len(differences))
     p = _p_value(mean, _standard_error(differences), len(differences) - 1)
     return PairedTest(mean, ends.low, ends.high, p, len(differences))
+
+
+def signed_rank(a: Sequence[float], b: Sequence[float]) -> SignedRank:
+    """Wilcoxon's signed-rank test of a − b, exact for any number of pairs and with ties.
+
+    Pairs without a difference say nothing and are left out, as Wilcoxon did; ties share their mean rank.
+    """
+    differences = [round(one - other, SAME) for one, other in zip(a, b, strict=True)]
+    told = [one for one in differences if one]
+    better = sum(one > 0 for one in told)
+    mean = fmean(differences) if differences else 0.0
+    return SignedRank(mean, better, len(told) - better, len(differences), _rank_p_value(told))
+
+
+def smallest_p(n: int) -> float:
+    """The smallest p that `signed_rank` can give for a number of pairs: all differences on one side."""
+    return 2.0 ** (1 - n) if n else 1.0
+
+
+def _rank_p_value(differences: Sequence[float]) -> float:
+    """The share of all ways to sign the ranks whose sum lies at least as far from its mean as the one found."""
+    if not differences:
+        return 1.0
+    doubled = np.rint(2 * rankdata(np.abs(differences))).astype(int)  # mean ranks end in .0 or .5
+    ways = np.ones(1)
+    for rank in doubled:
+        more = np.zeros(len(ways) + rank)
+        more[: len(ways)] += ways / 2
+        more[rank:] += ways / 2
+        ways = more
+    found = int(doubled[np.asarray(differences) > 0].sum())
+    tail = min(found, int(doubled.sum()) - found)
+    return min(1.0, 2 * float(ways[: tail + 1].sum()))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from dear import markdown
-from dear.evaluation.comparison import PaperNumber, paper_number
+from dear.evaluation.comparison import PaperNumber, paper_number, why_none
 from dear.evaluation.results import CellResult, Scores
 from dear.evaluation.statistics import Stat
 from dear.evaluation.summary import (
@@ -73,11 +73,11 @@ def to_csv(results: Sequence[CellResult]) -> str:
     writer.writeheader()
     for cell in cells:
         row = _csv_row(cell, further[cell.protocol])
-        writer.writerow({name: _no_formula(value) for name, value in row.items()})
+        writer.writerow({name: no_formula(value) for name, value in row.items()})
     return out.getvalue()
 
 
-def _no_formula(text: str) -> str:
+def no_formula(text: str) -> str:
     """Text that a spreadsheet takes for text: a name may begin like a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") and not _is_number(text) else text
 
@@ -271,9 +271,12 @@ def _average_notes(summary: Summary) -> list[str]:
 def _paper_notes(section: Section, papers: list[PaperNumber]) -> list[str]:
     kinds = {paper.kind for paper in papers}
     notes = []
-    if papers:
-        sources = first_seen(paper.source for paper in papers)
+    sources = first_seen(paper.source for paper in papers if paper.kind != "own")
+    if sources:
         notes.append(f"paper: the paper's {'; '.join(sources)}, with OpenAI's ViT-B/16 and 16 shots.")
+    if "own" in kinds:
+        others = first_seen(paper.source for paper in papers if paper.kind == "own")
+        notes.append(f"†: not in the paper, but in the method's own publication ({'; '.join(others)}).")
     if "corrected" in kinds:
         notes.append("[in brackets]: the HM of the paper's own base and novel, if the printed HM is another number.")
     if "mean" in kinds:
@@ -281,6 +284,8 @@ def _paper_notes(section: Section, papers: list[PaperNumber]) -> list[str]:
         notes.append(f"\\*: the mean of the paper's numbers over the same data sets{how}.")
     if section.protocol == "few-shot":
         notes.append("The paper shows few-shot results only as curves, so there are no numbers to compare with.")
+    elif why := why_none(section):
+        notes.append(f"Published numbers are not shown: {why}.")
     return notes
 
 

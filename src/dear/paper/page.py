@@ -47,6 +47,8 @@ class Findings:
     gallery: Gallery | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
     """Data sets that are not there, and how to get them."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Methods that could not be run, and why."""
 
 
 def make_parts(found: Findings) -> list[Part]:
@@ -111,7 +113,12 @@ def page_html(found: Findings, parts: Sequence[Part]) -> str:
             tables=(Table(("data", "how to get it"), tuple(found.missing.items()), words=2),),
         )
     ]
-    return report_page(title[found.kind], found.setting, intro, [*parts, *(missing if found.missing else [])])
+    refused = Table(("method", "why"), tuple(sorted(found.refused.items())), words=2)
+    more = [
+        *(missing if found.missing else []),
+        *([Part("refused", "Methods that could not be run", (refused,))] if found.refused else []),
+    ]
+    return report_page(title[found.kind], found.setting, intro, [*parts, *more])
 
 
 _INTRO = {
@@ -124,7 +131,8 @@ _INTRO = {
 
 
 def _state(found: Findings) -> list[str]:
-    cells = {cell for experiment in found.experiments for cell in experiment.cells}
+    planned = (cell for experiment in found.experiments for cell in experiment.cells)
+    cells = {cell for cell in planned if cell.method not in found.refused}
     done = {
         (one.protocol, one.method, one.variant, one.data, one.seed, one.shots)
         for experiment in found.experiments

@@ -8,8 +8,9 @@ from typing import Any
 
 from dear.data.catalog import declarations
 from dear.evaluation.cells import Cell, make_cells
-from dear.evaluation.published import data_sets
+from dear.evaluation.published import data_sets, published_table
 from dear.evaluation.results import CellResult, Protocol
+from dear.methods.registry import list_methods
 from dear.world.catalog import DATASETS
 
 SHOTS = 16
@@ -18,6 +19,10 @@ MASKS = ("all_generalization", "all_mixed")
 LOSSES: tuple[dict[str, Any], ...] = ({"lambda_reg": 0, "lambda_fusion": 0}, {"lambda_fusion": 0})
 THRESHOLDS = (10, 20, 30, 40)
 ATTRIBUTE_COUNTS = (3, 7)
+ALWAYS = ("zero_shot", "dear")
+"""The methods that every paper is about."""
+PRINTED = ("base-to-novel", "cross-dataset", "domain")
+"""The paper's tables of several methods."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,15 @@ class Scale:
     roles: str | None = None
     has_entropies: bool = True
     """Whether the role map records entropies, so that it can be cut at other thresholds."""
+    methods: tuple[str, ...] = ALWAYS
+    """Methods of Tables 2 to 4: plain CLIP, DeAR and perhaps others."""
+    as_printed: bool = False
+    """Of the others, each table has only those that the paper's own table names."""
+
+    def others(self, table: str) -> list[str]:
+        """The methods of a table besides plain CLIP and DeAR."""
+        named = {row.method for row in published_table(table).rows}
+        return [name for name in self.methods if name not in ALWAYS and (not self.as_printed or name in named)]
 
 
 def plan_paper(sets: Sets, scale: Scale | None = None, present: Iterable[str] | None = None) -> tuple[Experiment, ...]:
@@ -84,6 +98,7 @@ def plan_paper(sets: Sets, scale: Scale | None = None, present: Iterable[str] | 
     lacks = tuple(name for name in sets.learned if name not in there)
     adapted = _base_to_novel(learned, scale)
     plain = _base_to_novel(learned, scale, method="zero_shot")
+    peers = [cell for name in scale.others("base-to-novel") for cell in _base_to_novel(learned, scale, method=name)]
     masks = [cell for mask in MASKS for cell in _base_to_novel(learned, scale, mask=mask)]
     losses = [cell for choices in LOSSES for cell in _base_to_novel(learned, scale, **choices)]
     at_source = [sets.source] if not no_source else []
@@ -101,7 +116,7 @@ def plan_paper(sets: Sets, scale: Scale | None = None, present: Iterable[str] | 
         return Experiment(key, title, () if blocked else tuple(cells), lacking, blocked)
 
     return (
-        one("table-2", "Table 2: base-to-novel generalisation", [*plain, *adapted], none, lacks),
+        one("table-2", "Table 2: base-to-novel generalisation", [*plain, *peers, *adapted], none, lacks),
         _transfer("table-3", "Table 3: cross-dataset", "cross-dataset", sets, sets.others, there, scale),
         _transfer("table-4", "Table 4: domain generalisation", "domain", sets, sets.shifted, there, scale),
         one("table-5", "Table 5: mask strategies", [*masks, *adapted], none, lacks),
@@ -116,6 +131,13 @@ def plan_paper(sets: Sets, scale: Scale | None = None, present: Iterable[str] | 
         one("supplement-figure-2", "Supplement, Figure 2: fusion weights", adapted, none, lacks),
         one("mean-ablation", "Supplement, A.3: mean-ablation of heads and layers", (), no_source),
     )
+
+
+def methods_of_the_paper() -> tuple[str, ...]:
+    """Every method that the paper's Tables 2 to 4 name and that is there."""
+    named = (row.method for table in PRINTED for row in published_table(table).rows)
+    there = list_methods()
+    return tuple(dict.fromkeys((*ALWAYS, *(name for name in named if name in there))))
 
 
 def cells_by_protocol(experiments: Iterable[Experiment]) -> dict[Protocol, list[Cell]]:
@@ -175,7 +197,7 @@ def _transfer(
         absent = sets.source if sets.source in lacks else "each of its targets"
         return Experiment(key, title, lacks=lacks, blocked=f"{absent} is not there")
     cells: list[Cell] = []
-    for method in ("zero_shot", "dear"):
+    for method in ("zero_shot", *scale.others(protocol), "dear"):
         cells += _cells(protocol, found, scale, method, (SHOTS,), scale.seeds, source=sets.source)
     return Experiment(key, title, tuple(cells), lacks)
 

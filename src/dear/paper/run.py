@@ -26,11 +26,12 @@ from dear.folders import check_ours, held, remove_leftovers, remove_ours
 from dear.loading import load
 from dear.methods.dear.method import LAST_LAYERS
 from dear.methods.dear.roles import roles_for
-from dear.methods.recipe import RecipeName
+from dear.methods.recipe import Case, RecipeName, resolve
 from dear.methods.registry import get_method
 from dear.paper.measures import Gallery, dataset_gallery, kept_ablation, kept_retrieval, world_gallery
 from dear.paper.page import FIGURES, PAGE, RESULTS, TABLES, Findings, Kind, write_paper
 from dear.paper.plan import (
+    ALWAYS,
     FEW_SHOTS,
     FULL,
     MINI,
@@ -40,6 +41,7 @@ from dear.paper.plan import (
     Sets,
     cells_by_protocol,
     identity,
+    methods_of_the_paper,
     plan_paper,
     steps_of,
 )
@@ -63,6 +65,8 @@ class Order:
     pretrained: str | None = None
     data_root: Path | None = None
     roles: str | None = None
+    methods: tuple[str, ...] | None = ALWAYS
+    """Methods of Tables 2 to 4; None: all that the paper's own tables name."""
     seeds: tuple[int, ...] = (1, 2, 3)
     few_shots: tuple[int, ...] = FEW_SHOTS
     recipe: RecipeName = "own"
@@ -88,6 +92,12 @@ class Order:
         """The data sets of this kind of paper."""
         return MINI if self.kind == "mini" else FULL
 
+    def epochs_of(self, cell: Cell) -> int:
+        """Epochs of a cell's method."""
+        method = get_method(cell.method)
+        case = Case(cell.protocol, cell.data, cell.shots)
+        return self.train.epochs or resolve(method.recipe, method.special, self.recipe, case).epochs
+
     def setting(self, protocol: Protocol) -> Setting:
         """What all cells of a protocol share; each protocol has its own folder, all use one cache."""
         return Setting(
@@ -109,9 +119,11 @@ class Order:
         views = f"{self.cached_views} cached views per image" if self.cached_views else "new views in every epoch"
         clip = " ".join(filter(None, (self.clip.rpartition("/")[2], self.pretrained)))
         seeds = ", ".join(map(str, self.seeds))
+        alike = self.methods == ALWAYS or self.train.epochs
+        epochs = f"{self.epochs} epochs" if alike else "epochs as each method's recipe says"
         return (
             f"Backbone {clip}; seed{'s' if len(self.seeds) > 1 else ''} {seeds}; "
-            f"{SHOTS} shots unless said otherwise, {self.epochs} epochs, {views}."
+            f"{SHOTS} shots unless said otherwise, {epochs}, {views}."
         )
 
 
@@ -151,7 +163,15 @@ def survey(order: Order, find: Callable[[Order, Cell], CellResult | None] | None
     """Look, and compute nothing; `find` says what a cell found before, by default as its file alone tells."""
     missing = missing_sets(order.sets, order.data_root)
     roles = _expected_roles(order)
-    scale = Scale(order.seeds, order.few_shots, order.roles, roles is None or _has_entropies(roles))
+    named = methods_of_the_paper() if order.methods is None else order.methods
+    scale = Scale(
+        order.seeds,
+        order.few_shots,
+        order.roles,
+        roles is None or _has_entropies(roles),
+        methods=named,
+        as_printed=order.methods is None,
+    )
     there = [name for name in order.sets.all if name not in missing]
     experiments = plan_paper(order.sets, scale, there)
     cells = [cell for found in cells_by_protocol(experiments).values() for cell in found]
@@ -169,7 +189,7 @@ def estimate(order: Order, cells: Sequence[Cell], done: Iterable[CellResult]) ->
     return Cost(
         cells=len(cells),
         done=len(finished),
-        steps_left=sum(steps_of(cell, order.epochs) for cell in cells if identity(cell) not in keys),
+        steps_left=sum(steps_of(cell, order.epochs_of(cell)) for cell in cells if identity(cell) not in keys),
         seconds_a_step=a_step or GUESSED[order.kind],
         measured=bool(a_step),
         jobs=order.jobs,
@@ -231,6 +251,7 @@ def _run_held(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, overw
         say(f"missing {name}: {how}")
     say(looked.cost.sentence())
     results: list[CellResult] = []
+    refused: dict[str, str] = {}
     found = Findings(
         kind=order.kind,
         sets=order.sets,
@@ -239,9 +260,10 @@ def _run_held(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, overw
         setting=order.sentence(),
         roles=roles,
         missing=looked.missing,
+        refused=refused,
     )
     for protocol, cells in cells_by_protocol(looked.experiments).items():
-        results += _run_protocol(order, protocol, cells, looked, say)
+        results += _run_protocol(order, protocol, cells, looked, say, refused)
         write_paper(order.out, found)
     write_paper(order.out, _measured(order, clip, roles, found, say))
     shutil.rmtree(order.out / OLD, ignore_errors=True)
@@ -262,9 +284,9 @@ def _prepare(out: Path, *, overwrite: bool) -> None:
 
 
 def _run_protocol(
-    order: Order, protocol: Protocol, cells: Sequence[Cell], looked: Survey, say: Say
+    order: Order, protocol: Protocol, cells: Sequence[Cell], looked: Survey, say: Say, refused: dict[str, str]
 ) -> list[CellResult]:
-    """What is done is there already; the rest runs, several at a time."""
+    """What is done is there already; the rest runs, several at a time. A method that refuses is put into `refused`."""
     setting = order.setting(protocol)
     before = [looked.done[identity(cell)] for cell in cells if identity(cell) in looked.done]
     rest = [cell for cell in cells if identity(cell) not in looked.done]
@@ -278,10 +300,15 @@ def _run_protocol(
         if result.unreadable or result.skipped:
             say(f"  unreadable images: {result.unreadable} in tests, counted as wrong; {result.skipped} in training")
 
-    found = list(before)
-    found += run_grid(rest, setting, resume=True, jobs=min(order.jobs, len(rest)), on_cell=tell) if rest else []
+    found, why = list(before), dict[Cell, str]()
+    if rest:
+        jobs = min(order.jobs, len(rest))
+        found += run_grid(rest, setting, resume=True, jobs=jobs, on_cell=tell, refused=why)
+    if own := [sentence for cell, sentence in why.items() if cell.method in ALWAYS]:
+        raise ConfigError(own[0])
+    refused.update({cell.method: sentence for cell, sentence in why.items()})
     by_identity = {identity(result): result for result in found}
-    ordered = [by_identity[identity(cell)] for cell in cells]
+    ordered = [by_identity[identity(cell)] for cell in cells if identity(cell) in by_identity]
     write_atomic(setting.out / "table.csv", to_csv(ordered).encode())
     write_atomic(setting.out / "table.md", to_markdown(ordered).encode())
     return ordered
@@ -320,7 +347,7 @@ def _on_file(order: Order, cell: Cell) -> CellResult | None:
         found = CellResult.from_json(documents.read_text(path, error=DataError), where=str(path))
     except (OSError, UnicodeDecodeError, DearError):
         return None
-    same = found.cached_views == order.cached_views and found.epochs in (None, order.epochs)
+    same = found.cached_views == order.cached_views and found.epochs in (None, order.epochs_of(cell))
     return found if same and identity(found) == identity(cell) else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dear.evaluation.published import AVERAGE, Quantity, readout_variant
+from dear.evaluation.published import AVERAGE, Quantity, published_table, readout_variant
 from dear.evaluation.results import CellResult
 from dear.evaluation.statistics import Stat
 from dear.evaluation.summary import Row, Summary, by_section, summarise
@@ -35,6 +35,9 @@ ELEVEN = "average of its eleven"
 STAR = "*: the mean of the paper's numbers over the same data sets."
 
 
+OTHERS = "The paper's other methods are measured with --methods all."
+
+
 class Line(NamedTuple):
     """A row of an ablation: how it is called, its row among our results, its variant in the paper's table."""
 
@@ -62,6 +65,19 @@ def stat_of(summary: Summary | None, row: Row, data: str | None, column: str) ->
     return average.stat if average else None
 
 
+def rows_of(summary: Summary, table_name: str) -> list[Row]:
+    """The methods of a table: plain CLIP, the others in the paper's order, then those it does not name, then DeAR."""
+    printed = [Row(row.method, row.variant) for row in published_table(table_name).rows]
+    others = [row for row in (*printed, *summary.rows) if row not in (ZERO_SHOT, DEAR)]
+    return [row for row in dict.fromkeys((ZERO_SHOT, *others, DEAR)) if row in summary.values]
+
+
+def name_of(table_name: str, row: Row) -> str:
+    """A method as the paper writes it, or its own name."""
+    published = published_row(table_name, row.method, row.variant)
+    return NAMES.get(row) or (published.label if published else row.method)
+
+
 def state_notes(experiment: Experiment, results: Sequence[CellResult]) -> tuple[str, ...]:
     """What is amiss: why nothing ran, which data sets are missing, how many cells are to be done, unreadable images."""
     if experiment.blocked:
@@ -83,9 +99,7 @@ def base_to_novel_part(experiment: Experiment, results: Sequence[CellResult]) ->
         return empty_part(experiment, results)
     rows: list[tuple[Value, ...]] = []
     for data in (*summary.data, None):
-        for row in (ZERO_SHOT, DEAR):
-            if row in summary.values:
-                rows.append(_base_to_novel_row(summary, row, data))
+        rows += [_base_to_novel_row(summary, row, data) for row in rows_of(summary, "base-to-novel")]
     ours, papers = _averages(summary, "hm")
     novel, paper_novel = _averages(summary, "novel")
     names = [name for data in summary.data for name in stands_for(data) if len(stands_for(data)) == 1]
@@ -100,7 +114,8 @@ def base_to_novel_part(experiment: Experiment, results: Sequence[CellResult]) ->
         *((BRACKETS,) if does_not_follow("base-to-novel", [*names, AVERAGE]) else ()),
         *_star_note(table),
         "Where a data set stands for two of the paper's, the paper's number is the mean of both.",
-        "Plain CLIP is tested once: nothing in it is random. The paper's other methods are not implemented here.",
+        "Plain CLIP is tested once: nothing in it is random.",
+        *(() if len(summary.rows) > 2 else (OTHERS,)),
     )
     says = (verdict("Average HM", ours, papers), verdict("Average novel accuracy", novel, paper_novel))
     return finished_part(experiment, results, (table,), says, notes)
@@ -108,7 +123,7 @@ def base_to_novel_part(experiment: Experiment, results: Sequence[CellResult]) ->
 
 def _base_to_novel_row(summary: Summary, row: Row, data: str | None) -> tuple[Value, ...]:
     published = published_row("base-to-novel", row.method)
-    cells: list[Value] = [data or "average", paper_titles(data) if data else ELEVEN, NAMES[row]]
+    cells: list[Value] = [data or "average", paper_titles(data) if data else ELEVEN, name_of("base-to-novel", row)]
     for quantity in QUANTITIES:
         cells.append(stat_of(summary, row, data, quantity))
         if data is None:
@@ -119,10 +134,11 @@ def _base_to_novel_row(summary: Summary, row: Row, data: str | None) -> tuple[Va
 
 
 def _averages(summary: Summary, column: str) -> tuple[dict[str, Stat | None], dict[str, float | None]]:
-    rows = [row for row in (ZERO_SHOT, DEAR) if row in summary.values]
-    ours = {NAMES[row]: stat_of(summary, row, None, column) for row in rows}
+    rows = rows_of(summary, "base-to-novel")
+    names = {row: name_of("base-to-novel", row) for row in rows}
+    ours = {names[row]: stat_of(summary, row, None, column) for row in rows}
     papers = {
-        NAMES[row]: average_value(
+        names[row]: average_value(
             "base-to-novel", published_row("base-to-novel", row.method), summary.averaged, column
         )[0]
         for row in rows
@@ -135,30 +151,38 @@ def transfer_part(experiment: Experiment, results: Sequence[CellResult], table_n
     summary = summary_of(experiment, results)
     if summary is None:
         return empty_part(experiment, results)
-    published = published_row(table_name, "dear")
+    methods = dict.fromkeys((ZERO_SHOT, *rows_of(summary, table_name), DEAR))
+    published = {row: published_row(table_name, row.method, row.variant) for row in methods}
     rows: list[tuple[Value, ...]] = []
     for data in (*summary.data, None):
-        ours = [stat_of(summary, row, data, "accuracy") for row in (ZERO_SHOT, DEAR)]
-        if data is None:
-            paper, on = average_text(table_name, published, summary.averaged, "accuracy"), "average of its targets"
-        else:
-            paper, on = paper_text(published, stands_for(data), "accuracy"), paper_titles(data)
+        cells: list[Value] = []
+        for row in methods:
+            cells.append(stat_of(summary, row, data, "accuracy"))
+            if (paper := published[row]) is None:
+                continue
+            averages = data is None and average_text(table_name, paper, summary.averaged, "accuracy")
+            cells.append(averages or (paper_text(paper, stands_for(data), "accuracy") if data else ""))
         source = " (source)" if data == summary.section.source else ""
-        rows.append((f"{data}{source}" if data else "average of the targets", on, *ours, paper))
-    head = ("data", "paper, on", NAMES[ZERO_SHOT], "DeAR", "paper, DeAR")
-    table = Table(head, tuple(rows), words=2, paper=(1, 4))
+        on = paper_titles(data) if data else "average of its targets"
+        rows.append((f"{data}{source}" if data else "average of the targets", on, *cells))
+    head, places = ["data", "paper, on"], [1]
+    for row in methods:
+        head.append(name_of(table_name, row))
+        if published[row] is not None:
+            places.append(len(head))
+            head.append(f"paper, {head[-1]}")
+    table = Table(tuple(head), tuple(rows), words=2, paper=tuple(places))
     plain, adapted = (stat_of(summary, row, None, "accuracy") for row in (ZERO_SHOT, DEAR))
     says = []
     if plain and adapted:
         says.append(
             f"Average of the targets: DeAR {adapted.mean:.2f}, plain CLIP {plain.mean:.2f}; DeAR is the better one: "
-            f"{yes(adapted.mean > plain.mean)}. The paper prints no number for plain CLIP here, and the methods it "
-            f"compares with are not implemented."
+            f"{yes(adapted.mean > plain.mean)}. The paper prints no number for plain CLIP here."
         )
     if table_name == "domain":
         says.append(_targets_verdict(summary, table_name))
     how = "The source by fusion, the targets by decoupled inference: the [CLS] feature alone."
-    notes = (PERCENT, how, *_star_note(table))
+    notes = (PERCENT, how, *_star_note(table), *(() if len(methods) > 2 else (OTHERS,)))
     return finished_part(experiment, results, (table,), says, notes)
 
 

@@ -10,8 +10,8 @@ from dear.reports.colors import LINES, head_fill, heat_fill, ink_on
 from dear.roles.grid import head_word
 from dear.roles.rolemap import RoleMap
 
-_TEXT, _GRID, _LIGHT = "#1d2630", "#dfe3e8", "#5b6672"
-_LETTER = 6.6
+TEXT, GRID, LIGHT = "#1d2630", "#dfe3e8", "#5b6672"
+LETTER = 6.6
 """Pixels a letter takes at the size the charts are written in, a little more than it needs."""
 
 
@@ -34,7 +34,7 @@ def line_chart(
     values += [0.0] if from_zero else []
     ticks = nice_ticks(min(values, default=0.0), max(values, default=1.0))
     labels = tick_labels(ticks)
-    left = (22 if y_title else 4) + _LETTER * max(map(len, labels)) + 8
+    left = (22 if y_title else 4) + LETTER * max(map(len, labels)) + 8
     right, top = width - 14, 34
     rows = _legend_rows(list(lines), right - left)
     bottom = height - 46 - 18 * len(rows)
@@ -45,21 +45,21 @@ def line_chart(
     def y(value: float) -> float:
         return bottom - (bottom - top) * (value - ticks[0]) / (ticks[-1] - ticks[0])
 
-    parts = [_text(4, 18, title, weight=600)]
+    parts = [words(4, 18, title, weight=600)]
     for tick, label in zip(ticks, labels, strict=True):
-        parts.append(f'<line x1="{left:.1f}" y1="{y(tick):.1f}" x2="{right}" y2="{y(tick):.1f}" stroke="{_GRID}"/>')
-        parts.append(_text(left - 6, y(tick) + 4, label, anchor="end", fill=_LIGHT))
+        parts.append(f'<line x1="{left:.1f}" y1="{y(tick):.1f}" x2="{right}" y2="{y(tick):.1f}" stroke="{GRID}"/>')
+        parts.append(words(left - 6, y(tick) + 4, label, anchor="end", fill=LIGHT))
     named = spread_places(places, right - left)
-    parts += [_text(x(i), bottom + 16, places[i], anchor="middle", fill=_LIGHT) for i in named]
-    parts.append(_text((left + right) / 2, bottom + 34, x_title, anchor="middle", fill=_LIGHT))
+    parts += [words(x(i), bottom + 16, places[i], anchor="middle", fill=LIGHT) for i in named]
+    parts.append(words((left + right) / 2, bottom + 34, x_title, anchor="middle", fill=LIGHT))
     middle = (top + bottom) / 2
     turn = f"rotate(-90 13 {middle:.1f})"
-    parts += [_text(13, middle, y_title, anchor="middle", fill=_LIGHT, turn=turn)] if y_title else []
+    parts += [words(13, middle, y_title, anchor="middle", fill=LIGHT, turn=turn)] if y_title else []
     for (name, line), ink in zip(lines.items(), LINES * 9, strict=False):
         points = [(x(i), y(value)) for i, value in enumerate(line) if value is not None and math.isfinite(value)]
         parts += _line(name, points, ink, marked=len(named) == len(places))
     parts += _legend(rows, list(lines), left, bottom + 50)
-    return _svg(width, height, title, parts)
+    return drawing(width, height, title, parts)
 
 
 def _line(name: str, points: Sequence[tuple[float, float]], ink: str, *, marked: bool) -> list[str]:
@@ -81,7 +81,7 @@ def tick_labels(ticks: Sequence[float]) -> list[str]:
 
 def spread_places(places: Sequence[str], width: float) -> list[int]:
     """All places if their names fit side by side, else every 2nd, 5th, 10th, 20th … of them."""
-    fit = max(1, int(width // (10 + _LETTER * max(map(len, places), default=1))))
+    fit = max(1, int(width // (10 + LETTER * max(map(len, places), default=1))))
     step = round_step(len(places) / fit)
     return list(range(min(step, len(places)) - 1, len(places), step)) if places else []
 
@@ -96,25 +96,25 @@ def heat_chart(
     title: str, rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]], *, digits: int = 3
 ) -> str:
     """A map whose cells are a darker blue the larger their value is; what is below zero stays white."""
-    left = 16 + _LETTER * max(map(len, rows), default=0)
-    wide = max(58.0, *(14 + _LETTER * len(name) for name in columns)) if columns else 58.0
+    left = 16 + LETTER * max(map(len, rows), default=0)
+    wide = max(58.0, *(14 + LETTER * len(name) for name in columns)) if columns else 58.0
     tall, top = 28, 54
     largest = max((value for row in values for value in row), default=0.0) or 1.0
-    parts = [_text(8, 18, title, weight=600)]
+    parts = [words(8, 18, title, weight=600)]
     for j, name in enumerate(columns):
-        parts.append(_text(left + wide * (j + 0.5), top - 8, name, anchor="middle", fill=_LIGHT))
+        parts.append(words(left + wide * (j + 0.5), top - 8, name, anchor="middle", fill=LIGHT))
     for i, (name, row) in enumerate(zip(rows, values, strict=True)):
-        parts.append(_text(left - 8, top + tall * i + 19, name, anchor="end"))
+        parts.append(words(left - 8, top + tall * i + 19, name, anchor="end"))
         for j, value in enumerate(row):
             fill = heat_fill(value / largest)
             parts.append(
                 f'<rect x="{left + wide * j:.1f}" y="{top + tall * i}" width="{wide - 2:.1f}" height="{tall - 2}" '
-                f'fill="{fill}" stroke="{_GRID}"/>'
+                f'fill="{fill}" stroke="{GRID}"/>'
             )
             place = left + wide * (j + 0.5) - 1
-            parts.append(_text(place, top + tall * i + 18, f"{value:.{digits}f}", anchor="middle", fill=ink_on(fill)))
+            parts.append(words(place, top + tall * i + 18, f"{value:.{digits}f}", anchor="middle", fill=ink_on(fill)))
     width = max(left + wide * len(columns) + 8, 16 + 7.4 * len(title))
-    return _svg(math.ceil(width), top + tall * len(rows) + 8, title, parts)
+    return drawing(math.ceil(width), top + tall * len(rows) + 8, title, parts)
 
 
 def role_chart(title: str, roles: RoleMap) -> str:
@@ -122,10 +122,10 @@ def role_chart(title: str, roles: RoleMap) -> str:
     layers = sorted({head.layer for head in roles.heads})
     most = max(len(roles.layer(layer)) for layer in layers)
     wide, tall, left, top = 78, 32, 70, 54
-    parts = [_text(8, 18, title, weight=600)]
-    parts += [_text(left + wide * (j + 0.5), top - 8, f"head {j}", anchor="middle", fill=_LIGHT) for j in range(most)]
+    parts = [words(8, 18, title, weight=600)]
+    parts += [words(left + wide * (j + 0.5), top - 8, f"head {j}", anchor="middle", fill=LIGHT) for j in range(most)]
     for i, layer in enumerate(layers):
-        parts.append(_text(left - 8, top + tall * i + 20, f"layer {layer}", anchor="end", fill=_LIGHT))
+        parts.append(words(left - 8, top + tall * i + 20, f"layer {layer}", anchor="end", fill=LIGHT))
         for j, head in enumerate(roles.layer(layer)):
             hint = ", ".join(head.phrases[:3])
             fill = head_fill(head)
@@ -134,9 +134,9 @@ def role_chart(title: str, roles: RoleMap) -> str:
                 f'fill="{fill}"><title>{escape(hint)}</title></rect>'
             )
             word = _cut(head_word(head), wide - 6)
-            parts.append(_text(left + wide * (j + 0.5) - 1, top + tall * i + 19, word, "middle", ink_on(fill)))
+            parts.append(words(left + wide * (j + 0.5) - 1, top + tall * i + 19, word, "middle", ink_on(fill)))
     width = max(left + wide * most + 8, math.ceil(16 + 7.4 * len(title)))
-    return _svg(width, top + tall * len(layers) + 8, title, parts)
+    return drawing(width, top + tall * len(layers) + 8, title, parts)
 
 
 def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -154,7 +154,7 @@ def _legend_rows(names: Sequence[str], width: float) -> list[list[int]]:
     rows: list[list[int]] = []
     used = width + 1
     for index, name in enumerate(names):
-        need = 32 + _LETTER * len(name)
+        need = 32 + LETTER * len(name)
         if used + need > width:
             rows.append([])
             used = 0
@@ -170,26 +170,28 @@ def _legend(rows: Sequence[Sequence[int]], names: Sequence[str], left: float, to
         for index in row:
             ink = LINES[index % len(LINES)]
             parts.append(f'<rect x="{x:.1f}" y="{y - 5:.1f}" width="10" height="10" rx="2" fill="{ink}"/>')
-            parts.append(_text(x + 15, y + 4, names[index]))
-            x += 32 + _LETTER * len(names[index])
+            parts.append(words(x + 15, y + 4, names[index]))
+            x += 32 + LETTER * len(names[index])
     return parts
 
 
 def _cut(text: str, width: float) -> str:
     """As much of a text as fits."""
-    fit = int(width // _LETTER)
+    fit = int(width // LETTER)
     return text if len(text) <= fit else f"{text[: fit - 1]}…"
 
 
-def _text(
-    x: float, y: float, text: str, anchor: str = "start", fill: str = _TEXT, *, weight: int = 400, turn: str = ""
+def words(
+    x: float, y: float, text: str, anchor: str = "start", fill: str = TEXT, *, weight: int = 400, turn: str = ""
 ) -> str:
+    """Text at a place."""
     turned = f' transform="{turn}"' if turn else ""
     bold = f' font-weight="{weight}"' if weight != 400 else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}"{bold}{turned}>{escape(text)}</text>'
 
 
-def _svg(width: int, height: int, title: str, parts: Sequence[str]) -> str:
+def drawing(width: int, height: int, title: str, parts: Sequence[str]) -> str:
+    """A whole chart from its parts."""
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '

@@ -121,6 +121,9 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def report_page(title: str, subtitle: str, intro: Sequence[str], parts: Sequence[Part]) -> str:
-    """All parts as one page with a list of contents, the figures of a part after its first table."""
-    return render("paper.html", title=title, subtitle=subtitle, intro=intro, sections=parts)
+def report_page(title: str, subtitle: str, intro: Sequence[str], parts: Sequence[Part], *, lead: str = "") -> str:
+    """All parts as one page with a list of contents, the figures of a part after its first table.
+
+    `lead` is a paragraph on top that says what comes out.
+    """
+    return render("paper.html", title=title, subtitle=subtitle, lead=lead, intro=intro, sections=parts)

@@ -1,0 +1,33 @@
+"""What a grid runs on if nobody says: data sets by protocol, and the backbone that knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dear.data.catalog import declarations
+from dear.engine.fit import clip_for
+from dear.world.datasets import world_dataset_names
+
+WORLD, BROAD_WORLD, BROAD_PHOTOGRAPHS = "world", "world-broad", "imagenet"
+
+
+def backbone_for(data: Sequence[str], clip: str | None, pretrained: str | None) -> tuple[str, str | None]:
+    """The backbone of a grid: the one named, the world's for its own data sets, else a sentence that asks for one."""
+    found = [clip_for(one, clip, pretrained) for one in data or [BROAD_WORLD]]
+    return found[0]
+
+
+def broad_set(clip: str) -> str:
+    """The data set that stands for ImageNet with a backbone."""
+    return BROAD_WORLD if clip == WORLD else BROAD_PHOTOGRAPHS
+
+
+def default_data(protocol: str, broad: str, source: str | None) -> list[str]:
+    """The data sets of the world or of the paper; shifted variants of `broad` are for domain, or for the world."""
+    names = world_dataset_names() if broad == BROAD_WORLD else tuple(declarations())
+    shifted = [name for name in names if name.startswith(broad) and name != broad]
+    if protocol == "domain":
+        return shifted
+    if protocol == "base-to-novel" and broad == BROAD_WORLD:
+        return list(names)
+    return [name for name in names if name not in shifted and name != source]

@@ -1,0 +1,27 @@
+"""How a process of a grid begins, and that it ends with the one that started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import torch
+
+WATCH = 0.5
+"""Seconds between looks at whether the parent lives."""
+
+
+def begin_process(threads: int, parent: int) -> None:
+    """Compute with this number of threads, leave Ctrl-C to the parent, and end soon after it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    torch.set_num_threads(threads)
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after the one that started it, whatever ended that."""
+    while os.getppid() == parent:
+        time.sleep(WATCH)
+    os._exit(1)

@@ -1,0 +1,259 @@
+"""From the results of a grid to a comparison of its methods: order, pairs, cost, footnotes. No text of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from dear.errors import ConfigError
+from dear.evaluation.comparison import why_none
+from dear.evaluation.pairwise import Behind, Effort, Pair, all_pairs, behind, effort
+from dear.evaluation.published import Found, find_published, own_publication
+from dear.evaluation.results import CellResult
+from dear.evaluation.statistics import Stat
+from dear.evaluation.summary import Row, Section, Summary, by_section, summarise
+from dear.methods.base import Method
+from dear.methods.recipe import Case, resolve
+from dear.methods.registry import get_method
+
+NOTHING = "nothing"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods on the same data sets and seeds: the numbers behind `compare.html`."""
+
+    section: Section
+    summary: Summary
+    cells: Mapping[Row, tuple[CellResult, ...]]
+    refused: Mapping[Row, str]
+    """Why a method is not in the tables."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is measured: base, novel and hm, or numbers of shots."""
+        return self.summary.columns
+
+    @property
+    def main(self) -> str:
+        """The column that methods are ordered by."""
+        return self.columns[-1]
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The methods, best first; those that were not run on all data sets are last."""
+
+        def key(row: Row) -> tuple[bool, float, Row]:
+            stat = self.mean(row, self.main)
+            return not self.is_complete(row), -stat.mean if stat else 0.0, row
+
+        return tuple(sorted(self.summary.rows, key=key))
+
+    @cached_property
+    def complete(self) -> tuple[Row, ...]:
+        """The rows that can be compared."""
+        return tuple(row for row in self.rows if self.is_complete(row))
+
+    def is_complete(self, row: Row) -> bool:
+        """Whether a row has every data set and as many seeds as any."""
+        average = self.summary.average(row, self.main)
+        most = max(self.summary.seeds(one, None, self.main) for one in self.summary.rows)
+        return average is not None and (len(average.data), average.stat.seeds) == (len(self.summary.averaged), most)
+
+    def mean(self, row: Row, column: str) -> Stat | None:
+        """Mean over data sets, and over seeds with the spread over seeds."""
+        average = self.summary.average(row, column)
+        return average.stat if average else None
+
+    @cached_property
+    def pairs(self) -> dict[str, list[Pair]]:
+        """All pairs of complete rows, by column."""
+        return {column: all_pairs(self.summary, column, self.complete) for column in self.columns}
+
+    def pair(self, column: str, first: Row, second: Row) -> Pair:
+        """Two rows, in this order."""
+        for one in self.pairs[column]:
+            if (one.first, one.second) == (first, second):
+                return one
+            if (one.second, one.first) == (first, second):
+                test = one.test._replace(difference=-one.test.difference, better=one.test.worse, worse=one.test.better)
+                return one._replace(first=first, second=second, test=test)
+        raise KeyError((first, second))
+
+    def best(self, column: str) -> Row:
+        """The complete row with the highest mean."""
+        return max(self.complete, key=lambda row: stat.mean if (stat := self.mean(row, column)) else 0.0)
+
+    def tied(self, column: str) -> list[Row]:
+        """The rows that cannot be told from the best one, best first."""
+        best = self.best(column)
+        others = [row for row in self.complete if row != best and not self.pair(column, best, row).differs]
+        return sorted(others, key=lambda row: -(stat.mean if (stat := self.mean(row, column)) else 0.0))
+
+    def behind(self, column: str) -> list[Behind]:
+        """How far every complete row is from the best one."""
+        return behind(self.summary, column, self.complete, self.best(column))
+
+    @cached_property
+    def plain(self) -> Row | None:
+        """The row that has learned nothing: plain CLIP, if it was run as it is."""
+        found = (
+            row for row in self.complete if all(not one.steps and not one.adapter_sha256 for one in self.cells[row])
+        )
+        return next(found, None)
+
+    @cached_property
+    def effort(self) -> dict[Row, Effort]:
+        """What each row costs."""
+        return {row: effort(self.cells[row]) for row in self.rows}
+
+    @property
+    def seeds(self) -> list[int]:
+        """Every seed."""
+        return sorted({seed for values in self.summary.values.values() for seed in values})
+
+    @property
+    def results_per_pair(self) -> int:
+        """How many (data set, seed) a pair is compared on."""
+        return max(
+            (pair.test.n for pair in self.pairs[self.main]), default=len(self.summary.averaged) * len(self.seeds)
+        )
+
+    @cached_property
+    def unlike(self) -> dict[Row, tuple[str, ...]]:
+        """In what way a row was trained otherwise than by its recipe."""
+        return {
+            row: tuple(dict.fromkeys(text for cell in cells for text in _unlike(cell)))
+            for row, cells in self.cells.items()
+        }
+
+    @cached_property
+    def unlike_all(self) -> tuple[str, ...]:
+        """What of this holds for every method that was trained, if there are several."""
+        trained = [row for row in self.rows if any(cell.steps for cell in self.cells[row])]
+        if len(trained) < 2:
+            return ()
+        return tuple(text for text in self.unlike[trained[0]] if all(text in self.unlike[row] for row in trained))
+
+    def footnotes(self, row: Row) -> list[str]:
+        """What a reader has to know about a row before comparing it."""
+        notes = []
+        method = known(row.method)
+        if method and method.about and method.about.needs != NOTHING:
+            notes.append(f"needs more than labelled photos: {method.about.needs}")
+        notes += [f"trained with {text}" for text in self.unlike[row] if text not in self.unlike_all]
+        if not self.is_complete(row):
+            average = self.summary.average(row, self.main)
+            sets, seeds = (len(average.data), average.stat.seeds) if average else (0, 0)
+            notes.append(f"not compared with others: done on {sets} data set(s) with {seeds} seed(s) only")
+        return notes
+
+    @property
+    def no_published(self) -> str:
+        """Why there are no published numbers beside these, or ""."""
+        return why_none(self.section)
+
+    def published(self, row: Row) -> tuple[Found | None, Found | None]:
+        """What the paper and what the method's own publication print as average."""
+        if self.no_published:
+            return None, None
+        what = self.section.protocol, row.method, row.variant
+        return find_published(*what), own_publication(*what)
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """One flat record per method, for `pandas.DataFrame`."""
+        return [self._record(place, row) for place, row in enumerate(self.rows, start=1)]
+
+    def _record(self, place: int, row: Row) -> dict[str, Any]:
+        record: dict[str, Any] = {"place": place, "method": row.method, "variant": row.variant}
+        for column in self.columns:
+            stat = self.mean(row, column)
+            record[f"{self.name(column)}_mean"] = stat and round(stat.mean, 6)
+            record[f"{self.name(column)}_spread"] = stat and (None if stat.std is None else round(stat.std, 6))
+        average = self.summary.average(row, self.main)
+        record |= {"data_sets": len(average.data) if average else 0, "seeds": average.stat.seeds if average else 0}
+        record["tied_with_best"] = row in self.complete and row in (self.best(self.main), *self.tied(self.main))
+        record |= {name: value and _short(value) for name, value in self.effort[row]._asdict().items()}
+        epochs = sorted({cell.epochs for cell in self.cells[row] if cell.epochs is not None})
+        record["epochs"] = epochs[0] if len(epochs) == 1 else None
+        record |= {"recipe": self.section.recipe, "shots": self.section.shots, "protocol": self.section.protocol}
+        record |= {"backbone": self.section.backbone.name, "pretrained": self.section.backbone.pretrained}
+        for what, found in zip(("paper", "own_publication"), self.published(row), strict=True):
+            values = found.printed.model_dump() if found else {}
+            record |= {f"{what}_{column}": values.get(column) for column in ("base", "novel", "hm")}
+        record["notes"] = "; ".join(self.footnotes(row))
+        return record
+
+    @property
+    def pair_records(self) -> list[dict[str, Any]]:
+        """One flat record per pair of methods and column."""
+        return [
+            {
+                "column": self.name(one.column),
+                "first": one.first.method,
+                "first_variant": one.first.variant,
+                "second": one.second.method,
+                "second_variant": one.second.variant,
+                "difference": round(one.test.difference, 6),
+                "better": one.test.better,
+                "worse": one.test.worse,
+                "results": one.test.n,
+                "p": float(f"{one.test.p:.6g}"),
+                "p_holm": float(f"{one.corrected:.6g}"),
+                "differs": one.differs,
+            }
+            for pairs in self.pairs.values()
+            for one in pairs
+        ]
+
+    def name(self, column: str) -> str:
+        """A column's name in a file."""
+        return f"accuracy_{column}" if self.section.protocol == "few-shot" else column
+
+
+def make_comparison(results: Sequence[CellResult], refused: Mapping[Row, str]) -> Comparison:
+    """Set the methods of one grid side by side."""
+    sections = by_section(results)
+    if len(sections) != 1:
+        raise ConfigError(f"Methods are compared within one table, but the results belong to {len(sections)} of them.")
+    section, cells = next(iter(sections.items()))
+    by_row: dict[Row, list[CellResult]] = {}
+    for cell in cells:
+        by_row.setdefault(Row(cell.method, cell.variant), []).append(cell)
+    summary = summarise(section, cells)
+    return Comparison(section, summary, {row: tuple(found) for row, found in by_row.items()}, dict(refused))
+
+
+def _short(value: float) -> float:
+    """A number with few digits, whole if it is whole."""
+    return int(value) if value == int(value) else round(value, 3)
+
+
+def known(method: str) -> type[Method] | None:
+    """A method's class, or None if it is not known any more."""
+    try:
+        return get_method(method)
+    except ConfigError:
+        return None
+
+
+def label(row: Row) -> str:
+    """A row's name."""
+    return f"{row.method}, {row.variant}" if row.variant else row.method
+
+
+def _unlike(cell: CellResult) -> list[str]:
+    """In what way a cell was trained otherwise than by its recipe, in epochs or views."""
+    method = known(cell.method)
+    if method is None or cell.epochs is None:
+        return []
+    recipe = resolve(method.recipe, method.special, cell.recipe, Case(cell.protocol, cell.data, cell.shots))
+    told = []
+    if not recipe.steps_per_shot and cell.epochs != recipe.epochs:
+        told.append(f"{cell.epochs} epoch{'' if cell.epochs == 1 else 's'} instead of the recipe's {recipe.epochs}")
+    if cell.cached_views:
+        told.append(f"{cell.cached_views} cached views per image instead of new ones in every epoch")
+    return told

@@ -1,0 +1,203 @@
+"""Charts that set methods side by side, as SVG text: differences with intervals, cost against accuracy, all pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import NamedTuple
+
+from dear.reports.charts import GRID, LETTER, LIGHT, drawing, nice_ticks, tick_labels, words
+from dear.reports.colors import LINES, ink_on
+
+STRONG, WEAK = LINES[0], "#9aa5b1"
+BETTER, WORSE, SAME = "#b9d3f5", "#f5c3cb", "#eef1f4"
+NAMED = 10
+"""At most this number of points bear names; more bear their numbers."""
+
+
+class Mark(NamedTuple):
+    """A row of an interval chart."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    strong: bool
+    """Drawn in the strong colour."""
+
+
+class Point(NamedTuple):
+    """A point of a scatter chart; its name is shown when it is pointed at."""
+
+    name: str
+    short: str
+    x: float
+    y: float
+
+
+def interval_chart(title: str, marks: Sequence[Mark], *, x_title: str, width: int = 440) -> str:
+    """One row per mark: a dot with its interval, and a line at 0."""
+    left = 16 + LETTER * max(len(mark.label) for mark in marks)
+    right, top, tall = width - 18, 40, 24
+    bottom = top + tall * len(marks)
+    ticks = nice_ticks(min(0.0, *(mark.low for mark in marks)), max(0.0, *(mark.high for mark in marks)))
+
+    def x(value: float) -> float:
+        return left + (right - left) * (value - ticks[0]) / (ticks[-1] - ticks[0])
+
+    parts = [words(8, 18, title, weight=600)]
+    for tick, label in zip(ticks, tick_labels(ticks), strict=True):
+        ink = LIGHT if tick == 0 else GRID
+        parts.append(f'<line x1="{x(tick):.1f}" y1="{top}" x2="{x(tick):.1f}" y2="{bottom}" stroke="{ink}"/>')
+        parts.append(words(x(tick), bottom + 16, label, anchor="middle", fill=LIGHT))
+    for place, mark in enumerate(marks):
+        y, ink = top + tall * (place + 0.5), STRONG if mark.strong else WEAK
+        hint = f"{mark.label}: {mark.value:+.2f} ({mark.low:+.2f} to {mark.high:+.2f})"
+        parts.append(words(left - 8, y + 4, mark.label, anchor="end"))
+        parts.append(
+            f'<line x1="{x(mark.low):.1f}" y1="{y:.1f}" x2="{x(mark.high):.1f}" y2="{y:.1f}" stroke="{ink}" '
+            f'stroke-width="3"/>'
+        )
+        parts.append(_dot(x(mark.value), y, ink, hint))
+    parts.append(words((left + right) / 2, bottom + 34, x_title, anchor="middle", fill=LIGHT))
+    return drawing(width, bottom + 44, title, parts)
+
+
+def scatter_chart(
+    title: str, points: Sequence[Point], *, x_title: str, y_title: str, width: int = 440, height: int = 320
+) -> str:
+    """Points over a logarithmic axis; those that no other point beats in both ways are strong and joined."""
+    ticks = nice_ticks(min(one.y for one in points), max(one.y for one in points))
+    labels = tick_labels(ticks)
+    left = 22 + LETTER * max(map(len, labels)) + 8
+    right, top, bottom = width - 18, 34, height - 46
+    places, x = _log_axis([one.x for one in points], left + 12, right - 12)
+
+    def y(value: float) -> float:
+        return bottom - (bottom - top) * (value - ticks[0]) / (ticks[-1] - ticks[0])
+
+    parts = [words(4, 18, title, weight=600)]
+    for tick, label in zip(ticks, labels, strict=True):
+        parts.append(f'<line x1="{left:.1f}" y1="{y(tick):.1f}" x2="{right}" y2="{y(tick):.1f}" stroke="{GRID}"/>')
+        parts.append(words(left - 6, y(tick) + 4, label, anchor="end", fill=LIGHT))
+    parts += [words(x(value), bottom + 16, label, anchor="middle", fill=LIGHT) for value, label in places]
+    parts.append(words((left + right) / 2, bottom + 36, x_title, anchor="middle", fill=LIGHT))
+    turn = f"rotate(-90 13 {(top + bottom) / 2:.1f})"
+    parts.append(words(13, (top + bottom) / 2, y_title, anchor="middle", fill=LIGHT, turn=turn))
+    front = unbeaten(points)
+    if len(front) > 1:
+        joined = " ".join(f"{x(one.x):.1f},{y(one.y):.1f}" for one in front)
+        parts.append(f'<polyline fill="none" stroke="{STRONG}" stroke-width="1" points="{joined}"/>')
+    taken: list[tuple[float, float, float, float]] = []
+    for one in sorted(points, key=lambda one: one not in front):
+        ink = STRONG if one in front else WEAK
+        parts.append(_dot(x(one.x), y(one.y), ink, f"{one.name}: {one.x:,.6g}; {one.y:.2f}"))
+        label = one.name if len(points) <= NAMED else one.short
+        parts.append(_label(label, x(one.x), y(one.y), (left, top, right, bottom), taken))
+    return drawing(width, height, title, parts)
+
+
+def unbeaten(points: Sequence[Point]) -> list[Point]:
+    """The points that no other one beats: none is at most as dear and better; from cheap to dear."""
+    return sorted(
+        (
+            one
+            for one in points
+            if not any(
+                (other.x <= one.x and other.y > one.y) or (other.x < one.x and other.y >= one.y) for other in points
+            )
+        ),
+        key=lambda one: (one.x, one.y),
+    )
+
+
+def difference_chart(
+    title: str, names: Sequence[str], values: Sequence[Sequence[tuple[float, str, bool] | None]]
+) -> str:
+    """Rows against columns: a difference with its hint, coloured if it is more than chance; columns bear numbers."""
+    left = 40 + LETTER * max(map(len, names))
+    wide, tall, top = 46, 24, 52
+    parts = [words(8, 18, title, weight=600)]
+    for place, name in enumerate(names):
+        parts.append(words(left + wide * (place + 0.5), top - 8, str(place + 1), anchor="middle", fill=LIGHT))
+        parts.append(words(left - 8, top + tall * place + 16, f"{name} {place + 1}", anchor="end"))
+    for i, row in enumerate(values):
+        for j, entry in enumerate(row):
+            if entry is None:
+                continue
+            value, hint, differs = entry
+            fill = (BETTER if value > 0 else WORSE) if differs else SAME
+            ink = ink_on(fill) if differs else LIGHT
+            parts.append(
+                f'<rect x="{left + wide * j:.1f}" y="{top + tall * i}" width="{wide - 2}" height="{tall - 2}" '
+                f'fill="{fill}"><title>{escape(hint)}</title></rect>'
+            )
+            text = f"{value:+.1f}" if abs(value) >= 0.05 else "0.0"
+            parts.append(words(left + wide * (j + 0.5) - 1, top + tall * i + 15, text, anchor="middle", fill=ink))
+    width = max(left + wide * len(names) + 8, 16 + 7.4 * len(title))
+    return drawing(math.ceil(width), top + tall * len(names) + 8, title, parts)
+
+
+def _log_axis(
+    values: Sequence[float], left: float, right: float
+) -> tuple[list[tuple[float, str]], Callable[[float], float]]:
+    """Places to be named, and the function from a value to its place; 0 has a place of its own at the left."""
+    some = [math.log10(value) for value in values if value > 0]
+    low, high = (math.floor(min(some)), math.ceil(max(some))) if some else (0, 1)
+    high = max(high, low + 1)
+    room = 40 if any(value <= 0 for value in values) else 0
+
+    def x(value: float) -> float:
+        if value <= 0:
+            return left
+        return left + room + (right - left - room) * (math.log10(value) - low) / (high - low)
+
+    step = max(1, math.ceil((high - low) / 6))
+    places = [(10.0**power, _short(10.0**power)) for power in range(low, high + 1, step)]
+    return ([(0.0, "0")] if room else []) + places, x
+
+
+def _short(value: float) -> str:
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
+
+
+def _dot(x: float, y: float, ink: str, hint: str) -> str:
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{ink}"><title>{escape(hint)}</title></circle>'
+
+
+def _label(
+    text: str,
+    x: float,
+    y: float,
+    frame: tuple[float, float, float, float],
+    taken: list[tuple[float, float, float, float]],
+) -> str:
+    """A point's label beside it, at the first of eight places that is free and within the frame."""
+    wide = LETTER * len(text)
+    sides = (
+        (8, 4),
+        (-8 - wide, 4),
+        (-wide / 2, -8),
+        (-wide / 2, 17),
+        (8, -8),
+        (8, 16),
+        (-8 - wide, -8),
+        (-8 - wide, 16),
+    )
+    boxes = [(x + dx, y + dy - 10, x + dx + wide, y + dy + 2) for dx, dy in sides]
+    free = [box for box in boxes if _within(box, frame) and not any(_overlap(box, other) for other in taken)]
+    box = (free or [one for one in boxes if _within(one, frame)] or boxes)[0]
+    taken += [box, (x - 4, y - 4, x + 4, y + 4)]
+    return words(box[0], box[3] - 2, text)
+
+
+def _within(box: tuple[float, float, float, float], frame: tuple[float, float, float, float]) -> bool:
+    return box[0] >= frame[0] and box[1] >= frame[1] and box[2] <= frame[2] and box[3] <= frame[3]
+
+
+def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -1,0 +1,197 @@
+"""A comparison of methods on made-up cells: its order, tests, words and files."""
+
+import csv
+import io
+import json
+import random
+
+import pytest
+
+import cells as made
+from dear.errors import ConfigError
+from dear.evaluation.memory import watch_peak
+from dear.evaluation.pairwise import all_pairs
+from dear.evaluation.statistics import holm, signed_rank
+from dear.evaluation.summary import Row
+from dear.reports.compare_data import make_comparison
+from dear.reports.compare_page import FILES, write_comparison
+from dear.reports.compare_words import verdict
+from dear.reports.comparing import compare, named_methods
+from dear.reports.plots import Point, scatter_chart, unbeaten
+
+SETS = ("world-textures", "world-emblems", "world-blooms", "world-scenes", "world-signs")
+GAINS = {"zero_shot": 0.0, "coop": 3.0, "maple": 5.0, "dear": 5.1}
+
+
+def a_cell(method, data, seed, gain, **changes):
+    chance = random.Random(f"{method}/{data}/{seed}")
+    level = random.Random(data).uniform(50, 70)
+    base, novel = (level + gain + chance.random() / 4 for _ in range(2))
+    values = {"weights": {}, "readouts": {"default": "logits"}, "backbone": made.WORLD_CLIP, "recipe": "shared"}
+    values |= {"epochs": 10, "parameters": int(1000 * (gain + 1)), "peak_memory_mb": 700 + gain, "artefact_bytes": 4000}
+    if method == "zero_shot":
+        values |= {**made.PLAIN, "epochs": None, "parameters": 0}
+        base = novel = level
+    return made.cell(data, seed, base, novel, method=method, **{**values, **changes})
+
+
+def some_cells(gains=GAINS, sets=SETS, seeds=(1, 2, 3), **changes):
+    return [
+        a_cell(method, data, seed, gain, **changes) for method, gain in gains.items() for data in sets for seed in seeds
+    ]
+
+
+def test_methods_are_ordered_and_pairs_are_tested():
+    found = make_comparison(some_cells(), {})
+    assert [row.method for row in found.rows] == ["dear", "maple", "coop", "zero_shot"]
+    assert found.plain == Row("zero_shot", "")
+    pairs = all_pairs(found.summary, "hm", found.complete)
+    assert len(pairs) == 6
+    assert [pair.corrected for pair in pairs] == holm([pair.test.p for pair in pairs])
+    numbers = {
+        row: [found.summary.values[row][seed][data, "hm"] for seed in (1, 2, 3) for data in sorted(SETS)]
+        for row in found.rows
+    }
+    for pair in pairs:
+        assert pair.test == signed_rank(numbers[pair.first], numbers[pair.second])
+        back = found.pair("hm", pair.second, pair.first)
+        assert back.test.difference == -pair.test.difference
+        assert (back.test.better, back.corrected) == (pair.test.worse, pair.corrected)
+
+
+def test_the_words_follow_the_numbers():
+    said = verdict(make_comparison(some_cells({**GAINS, "dear": 9.0}), {}))
+    assert "For trained and new classes together, take dear" in said
+    assert "3 of 3 methods are better than plain CLIP" in said
+    assert "15 results (5 data sets × 3 seeds)" in said
+    said = verdict(make_comparison(some_cells({**GAINS, "coop": 9.0}), {}))
+    assert "For trained and new classes together, take coop" in said
+    said = verdict(make_comparison(some_cells({**GAINS, "maple": 5.1}), {}))
+    assert "has the highest HM" in said
+    assert "but these results cannot tell it from" in said
+    said = verdict(make_comparison(some_cells({"zero_shot": 0.0, "coop": -5.0, "maple": -4.0}), {}))
+    assert "take zero_shot" in said
+    assert "0 of 2 methods are better than plain CLIP" in said
+    assert "2 worse (maple and coop)" in said
+
+
+def test_too_few_results_recommend_nothing():
+    said = verdict(make_comparison(some_cells(sets=SETS[:1]), {}))
+    assert said.startswith("These results are too few to recommend a method")
+    assert "take" not in said
+    assert "nothing to compare" in verdict(make_comparison(some_cells({"dear": 1.0}), {}))
+
+
+def test_what_was_trained_otherwise_is_marked():
+    cells = some_cells({name: gain for name, gain in GAINS.items() if name != "maple"})
+    cells += some_cells({"maple": 5.0}, epochs=4, cached_views=2)
+    found = make_comparison(cells, {})
+    assert found.footnotes(Row("maple", "")) == [
+        "trained with 4 epochs instead of the recipe's 10",
+        "trained with 2 cached views per image instead of new ones in every epoch",
+    ]
+    assert found.footnotes(Row("coop", "")) == []
+    alike = make_comparison(some_cells(epochs=3), {})
+    assert alike.unlike_all == ("3 epochs instead of the recipe's 10",)
+    assert not any(alike.footnotes(row) for row in alike.rows)
+
+
+def test_a_method_that_is_not_done_is_not_compared():
+    found = make_comparison([*some_cells(), *some_cells({"vpt": 20.0}, sets=SETS[:2])], {})
+    assert found.rows[-1] == Row("vpt", "")
+    assert Row("vpt", "") not in found.complete
+    assert "done on 2 data set(s) with 3 seed(s) only" in found.footnotes(Row("vpt", ""))[0]
+    assert "vpt" not in verdict(found)
+
+
+def test_files_are_the_same_bytes_and_read_in_one_line(tmp_path):
+    refused = {Row("linear_probe", ""): "It knows <only> the classes it was trained on."}
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        write_comparison(tmp_path / folder, make_comparison(some_cells(), refused))
+    for name in FILES:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "one" / "compare.csv").read_text())))
+    records = json.loads((tmp_path / "one" / "compare.json").read_text())
+    assert [row["method"] for row in rows] == [one["method"] for one in records]
+    assert {type(value) for one in records for value in one.values()} <= {str, int, float, bool, type(None)}
+    pairs = list(csv.DictReader(io.StringIO((tmp_path / "one" / "compare-pairs.csv").read_text())))
+    assert len(pairs) == 3 * 6
+    page = (tmp_path / "one" / "compare.html").read_text()
+    assert "&lt;only&gt;" in page
+    assert "Published numbers are not shown: they are of OpenAI&#39;s ViT-B/16, and this backbone is world." in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "linear_probe" in (tmp_path / "one" / "compare.md").read_text()
+
+
+def test_published_numbers_beside_the_paper_s_backbone(tmp_path):
+    cells = some_cells(backbone=made.PAPER_CLIP, recipe="own")
+    write_comparison(tmp_path, make_comparison(cells, {}))
+    page = (tmp_path / "compare.html").read_text()
+    assert "82.69 / 63.22 / 71.66" in page
+    assert "read-me of its repository" in page
+
+
+def test_few_shot_columns_are_shots(tmp_path):
+    cells = [
+        made.few_shot_cell(
+            data, seed, shots, 50.0 + shots + bonus, method=method, readouts={"default": "logits"}, weights={}
+        )
+        for method, bonus in (("coop", 0.0), ("dear", 4.0))
+        for data in SETS
+        for seed in (1, 2)
+        for shots in (4, 16)
+    ]
+    found = make_comparison(cells, {})
+    assert (found.columns, found.main) == (("4", "16"), "16")
+    assert "With 16 photos per class, take dear" in verdict(found)
+    assert found.records[0]["accuracy_16_mean"] == 70.0
+    write_comparison(tmp_path, found)
+
+
+def test_cells_of_two_tables_are_refused():
+    with pytest.raises(ConfigError, match="belong to 2 of them"):
+        make_comparison([*some_cells(), *some_cells({"coop": 1.0}, recipe="own")], {})
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"protocol": "domain"}, "can be base-to-novel or few-shot"),
+        ({"shots": (1, 2)}, "one number of shots"),
+        ({"epochs": {"maple": 3}}, "Epochs are given for 'maple'"),
+        ({"epochs": {"coop": 0}}, "Epochs of coop are 0"),
+        ({"epocs": 3}, "compare takes no 'epocs'. Did you mean 'epochs'?"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_sentence(tmp_path, how, sentence):
+    with pytest.raises(ConfigError, match=sentence.replace("?", r"\?")):
+        compare("world-blooms", out=tmp_path / "out", methods=["coop"], **how)
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_methods_by_one_word():
+    assert {"coop", "dear", "zero_shot"} <= set(named_methods("all"))
+    assert named_methods(["all"]) == named_methods("all")
+    assert named_methods("coop") == ["coop"]
+
+
+def test_points_that_nothing_beats():
+    points = [Point("a", "1", 0, 60), Point("b", "2", 10, 70), Point("c", "3", 100, 65), Point("d", "4", 100, 80)]
+    assert [one.name for one in unbeaten(points)] == ["a", "b", "d"]
+    chart = scatter_chart("cost", points, x_title="x", y_title="y")
+    assert all(f">{one.name}</text>" in chart for one in points)
+
+
+def test_peak_memory_is_of_this_work_alone():
+    peak = watch_peak("cpu")
+    before = peak()
+    if before is None:
+        pytest.skip("this system cannot tell")
+    large = bytearray(150_000_000)
+    large[::4096] = b"x" * len(large[::4096])
+    grown = peak()
+    del large
+    again = watch_peak("cpu")()
+    assert grown > before + 100
+    assert again < grown - 50
