@@ -39,7 +39,7 @@ class PlainText(TextTower):
         norm: nn.Module | None = None,
         projection: Tensor | None = None,
     ) -> Tensor:
-        rows = self.run(rows, first, edit=edit, layers=layers)
+        rows = self.run(rows.unshare(0), first, edit=edit, layers=layers)
         x_CTD = (norm or self._text.ln_final)(rows.words)
         return self._project(wide(x_CTD[torch.arange(x_CTD.shape[0]), rows.end]), projection)
 
