@@ -29,6 +29,7 @@ OWN = {
     "skiptuning": "dear.methods.skiptuning:SkipTuning",
     "tcp": "dear.methods.tcp:TCP",
     "vpt": "dear.methods.vpt:VPT",
+    "role_gains": "dear.methods.role_gains:RoleGains",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }
 GROUP = "dear.methods"
