@@ -29,7 +29,10 @@ OWN = {
     "skiptuning": "dear.methods.skiptuning:SkipTuning",
     "tcp": "dear.methods.tcp:TCP",
     "vpt": "dear.methods.vpt:VPT",
+    "promptsrc": "dear.methods.promptsrc:PromptSRC",
     "role_gains": "dear.methods.role_gains:RoleGains",
+    "tac": "dear.methods.tac:TAC",
+    "vpt": "dear.methods.vpt:VPT",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }
 GROUP = "dear.methods"
