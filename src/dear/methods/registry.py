@@ -29,6 +29,7 @@ OWN = {
     "skiptuning": "dear.methods.skiptuning:SkipTuning",
     "tcp": "dear.methods.tcp:TCP",
     "vpt": "dear.methods.vpt:VPT",
+    "promptkd": "dear.methods.promptkd:PromptKD",
     "promptsrc": "dear.methods.promptsrc:PromptSRC",
     "role_gains": "dear.methods.role_gains:RoleGains",
     "tac": "dear.methods.tac:TAC",
