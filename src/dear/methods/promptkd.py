@@ -76,8 +76,11 @@ class Projector(nn.Module):
 
     def forward(self, x_BE: Tensor, training: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """Features (B, T), and the batch's statistics in training; one image alone has none."""
-        hidden_BT = self.linear1(x_BE)
         training = training and x_BE.shape[0] > 1
+        bias_T: Tensor = self.linear1.bias
+        if training:  # a batch's own statistics take it away: its gradient is zero, not rounding errors
+            bias_T = bias_T.detach() + 0 * bias_T
+        hidden_BT = F.linear(x_BE, self.linear1.weight, bias_T)
         out_BT: Tensor = self.linear2(F.relu(self.norm(hidden_BT, training)))
         seen = hidden_BT.detach()
         return out_BT, {"mean": seen.mean(0), "var": seen.var(0)} if training else {}
