@@ -23,7 +23,7 @@ from dear.artefact import TENSORS
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.dataset import Dataset, Item
-from dear.data.prompts import class_list
+from dear.data.descriptions import with_descriptions
 from dear.data.splits import few_shot, labels_of
 from dear.datasets import open_dataset, refuse_inside
 from dear.engine.job import Job, describe, fingerprint, make_job, versions
@@ -55,6 +55,8 @@ class Setting:
     clip: str
     pretrained: str | None = None
     data_root: Path | None = None
+    descriptions: Path | None = None
+    """File with sentences about the classes of the data sets, for methods that read them."""
     device: str = "cpu"
     recipe: RecipeName = "own"
     train: TrainSettings = field(default_factory=TrainSettings)
@@ -193,7 +195,9 @@ def _check_data(cells: Sequence[Cell], setting: Setting) -> None:
     called: dict[str, str] = {}
     for source in dict.fromkeys(name for cell in cells for name in (cell.data, *(test[0] for test in cell.tests))):
         try:
-            dataset = _dataset(source, setting.data_root)
+            dataset = _dataset(source, setting.data_root, setting.descriptions)
+            if any(cell.data == source for cell in cells):
+                with_descriptions(dataset, setting.descriptions)
         except DataError as error:
             problems.append(str(error))
             continue
@@ -225,7 +229,7 @@ def _check_methods(cells: Sequence[Cell], setting: Setting, refused: dict[Cell, 
     for name, half in dict.fromkeys(test for cell in cells for test in cell.tests):  # every tested class is a prompt
         dataset = _dataset(name, setting.data_root)
         labels = labels_of(dataset, half)
-        clip.text.tokenize(class_list(dataset.class_names[labels.start : labels.stop], dataset.template).prompts())
+        clip.text.tokenize(dataset.classes(dataset.class_names[labels.start : labels.stop]).prompts())
     first: dict[Any, Cell] = {}
     for cell in cells:
         first.setdefault((cell.method, cell.choices), cell)
@@ -248,9 +252,9 @@ def _try_classes(cell: Cell, model: Model, setting: Setting) -> None:
     for name, half in cell.tests:
         dataset = _dataset(name, setting.data_root)
         labels = labels_of(dataset, half)
-        names = dataset.class_names[labels.start : labels.stop][:2]
-        if any(one not in model.trained_on for one in names):
-            model.for_classes(class_list(names, dataset.template, dataset=dataset.name)).frozen_parts()
+        few = dataset.classes(dataset.class_names[labels.start : labels.stop][:2])
+        if any(one not in model.trained_on for one in few.names):
+            model.for_classes(few).frozen_parts()
 
 
 def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None] | None = None) -> CellResult:
@@ -324,7 +328,7 @@ def done_before(cell: Cell, setting: Setting) -> CellResult | None:
 def _job(cell: Cell, setting: Setting) -> Job:
     other = {"epochs": setting.epochs[cell.method]} if cell.method in setting.epochs else {}
     return make_job(
-        _dataset(cell.data, setting.data_root),
+        with_descriptions(_dataset(cell.data, setting.data_root), setting.descriptions),
         shots=cell.shots,
         seed=cell.seed,
         half=cell.half,
@@ -334,6 +338,7 @@ def _job(cell: Cell, setting: Setting) -> Job:
         protocol=cell.protocol,
         train=setting.train.model_copy(update=other),
         cached_views=setting.cached_views,
+        validate=setting.validate,
     )
 
 
@@ -341,7 +346,11 @@ def _mark(trained: dict[str, Any], cell: Cell, setting: Setting) -> str:
     """Changes with everything that decides a cell's scores: the training, and what is tested among which classes."""
     place = setting.data_root, setting.validate, cell.shots, cell.seed
     tests = [[name, half, _tested(name, half, *place)[1]] for name, half in cell.tests]
-    return fingerprint({**trained, "protocol": cell.protocol, "tests": tests, "validate": setting.validate})
+    marked = {**trained, "protocol": cell.protocol, "tests": tests, "validate": setting.validate}
+    if setting.descriptions is not None:
+        told = [_dataset(name, setting.data_root, setting.descriptions).descriptions for name, _ in cell.tests]
+        marked["descriptions"] = sha256(json.dumps(told, sort_keys=True).encode())
+    return fingerprint(marked)
 
 
 @remember
@@ -361,11 +370,11 @@ def _tested(
 
 def _test(model: Model, cell: Cell, test: tuple[str, Any], setting: Setting) -> Evaluation:
     name, half = test
-    dataset = _dataset(name, setting.data_root)
+    dataset = _dataset(name, setting.data_root, setting.descriptions)
     items, _ = _tested(name, half, setting.data_root, setting.validate, cell.shots, cell.seed)
     labels = labels_of(dataset, half)
     names = dataset.class_names[labels.start : labels.stop]
-    view = model.for_classes(class_list(names, dataset.template, dataset=dataset.name))
+    view = model.for_classes(dataset.classes(names))
     return evaluate_items(view, dataset, items, half=half, cache=setting.cache, workers=setting.workers)
 
 
@@ -384,8 +393,8 @@ def _clip(name: str, pretrained: str | None, device: str) -> FrozenClip:
 
 
 @remember
-def _dataset(name: str, root: Path | None) -> Dataset:
-    return open_dataset(name, root)
+def _dataset(name: str, root: Path | None, descriptions: Path | None = None) -> Dataset:
+    return with_descriptions(open_dataset(name, root), descriptions, required=False)
 
 
 def _was_begun(folder: Path, mark: str) -> bool:
