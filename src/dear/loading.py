@@ -74,6 +74,7 @@ def load(folder: str | Path, clip: FrozenClip | None = None, *, device: str | to
         raise CorruptArtefactError(f"{folder} lacks {error}, which the method {manifest.method!r} needs.") from None
     try:
         restore(method, tensors)
+        method.check_drawn()
         check_finite(tensors)
     except ValueError as error:
         raise CorruptArtefactError(f"{folder / TENSORS} does not fit its settings: {error}.") from None

@@ -18,6 +18,7 @@ from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError
 from dear.files import sha256
 from dear.loading import make_method
+from dear.methods.base import Method
 from dear.methods.recipe import RECIPES, Case, Recipe, RecipeName, resolve, special_config
 from dear.methods.registry import get_method
 from dear.model import Model
@@ -83,6 +84,11 @@ class Job:
             return self.items, few_shot(found, min(self.shots, HELD_OUT), self.seed)
         return held_out(self.items, min(self.shots // 4 or self.shots // 2, HELD_OUT), self.seed)
 
+    def split(self, method: Method) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
+        """Images to train on, and images to choose on; none of the latter if method and recipe choose nothing."""
+        chooses = method.needs.held_out or self.resolved.patience is not None
+        return self.held() if chooses else (self.items, ())
+
 
 def make_job(dataset: Dataset, *, shots: int, seed: int, half: Half = "all", **others: Any) -> Job:
     """A job on some shots of all classes of a data set, or of one half of them.
@@ -105,6 +111,8 @@ def make_job(dataset: Dataset, *, shots: int, seed: int, half: Half = "all", **o
 def describe(job: Job, model: Model) -> dict[str, Any]:
     """Everything that decides a job's result, as plain values."""
     clip, method = model.clip, model.method
+    held = job.split(method)[1]
+    chosen_on = sha256("\n".join(job.dataset.content_of(item.id) for item in held).encode())
     return {
         "data": job.dataset.name,
         "template": job.dataset.template,
@@ -112,6 +120,7 @@ def describe(job: Job, model: Model) -> dict[str, Any]:
         "shots": job.shots,
         "items_sha256": sha256(json.dumps([list(item) for item in job.items]).encode()),
         "images_sha256": sha256("\n".join(job.dataset.content_of(item.id) for item in job.items).encode()),
+        **({"held_sha256": chosen_on} if held else {}),
         "seed": job.seed,
         "method": job.method,
         "settings": method.config.model_dump(mode="json"),

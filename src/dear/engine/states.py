@@ -253,28 +253,64 @@ def cached_views(
     return read
 
 
+def fixed_views(model: Model, dataset: Dataset, items: Sequence[Item], *, workers: int) -> Read:
+    """Read views without augmentation: computed once, kept in memory, the same in every epoch."""
+    clip, names, views = model.clip, model.names(training=True), model.method.needs.views
+    rows: dict[int, Views] = {}
+    problems: dict[int, str] = {}
+    for part in image_batches(dataset.images(items), clip.preprocess_eval, size=BATCH, workers=workers):
+        bad = [index for index in range(part.start, part.stop) if index not in part.indices]
+        problems |= dict(zip(bad, part.problems, strict=True))
+        if part.images is None:
+            continue
+        found = model.states(part.images.to(clip.device), names=names)
+        for place, index in enumerate(part.indices):
+            row = {name: tensor[place].cpu() for name, tensor in found.items()}
+            rows[index] = {name: x if name.startswith(PLAIN) else x.expand(views, *x.shape) for name, x in row.items()}
+
+    def read(index: int, epoch: int) -> Views:
+        if index in problems:
+            raise ImageError(problems[index])
+        return rows[index]
+
+    return read
+
+
 def drawn_images(
-    model: Model, dataset: Dataset, items: Sequence[Item], *, seed: int, crop: tuple[float, float], workers: int
+    model: Model,
+    dataset: Dataset,
+    items: Sequence[Item],
+    *,
+    seed: int,
+    crop: tuple[float, float],
+    augment: bool = True,
+    workers: int,
 ) -> Draw:
-    """The images to train on as quantities, `needs.views` augmented views of each: for `begin` and `finish`."""
-    clip, names = model.clip, model.names(training=True)
+    """The images to train on as quantities, for `begin` and `finish`: augmented views of each, as many as the method
+    needs, and the image without augmentation for names that begin with "plain:".
+    """
+    clip, names, needs = model.clip, model.names(training=True), model.method.needs
     own = [name for name in names if not name.startswith(PLAIN)]
     transform = replace(clip.preprocess_train, scale=crop)
 
     def drawn(view: int) -> ImageList:
         def augmented(place: int) -> Any:
             item = items[place]
-            return transform(dataset.open(item.id), random.Random(view_name(seed, 0, item.id, view)))
+            picture = dataset.open(item.id)
+            if not augment:
+                return clip.preprocess_eval(picture)
+            return transform(picture, random.Random(view_name(seed, 0, item.id, view)))
 
         return ImageList(tuple(item.id for item in items), augmented)
 
-    passes = [
-        _all_states(model, drawn(view), lambda image: image, own, workers) for view in range(model.method.needs.views)
-    ]
-    kept, image = passes[0][0], {name: torch.stack([states[name] for _, states in passes]) for name in own}
+    count = needs.views if needs.passes is None else needs.passes
+    passes = [_all_states(model, drawn(view), lambda image: image, own, workers) for view in range(count)]
+    image = {name: torch.stack([states[name] for _, states in passes]) for name in own} if passes else {}
+    kept = passes[0][0] if passes else list(range(len(items)))
     if plain := [name for name in names if name.startswith(PLAIN)]:
         shown = dataset.images([items[place] for place in kept])
-        image |= _all_states(model, shown, clip.preprocess_eval, plain, workers)[1]
+        readable, found = _all_states(model, shown, clip.preprocess_eval, plain, workers)
+        image, kept = {**image, **found}, [kept[place] for place in readable]
     labels = torch.tensor([items[place].label for place in kept])
     return Draw(image, labels.to(clip.device), model.required_classes(), seed)
 

@@ -25,13 +25,13 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.dataset import Dataset, Item
 from dear.data.prompts import class_list
-from dear.data.splits import few_shot, labels_of
+from dear.data.splits import Half, few_shot, labels_of
 from dear.datasets import open_dataset
 from dear.engine.job import Job, describe, fingerprint, make_job, versions
 from dear.engine.loop import Metrics
 from dear.engine.run import CHECKPOINT, read_run, run_job
 from dear.engine.settings import TrainSettings
-from dear.errors import DataError, DearError, TrainingError
+from dear.errors import ConfigError, DataError, DearError, TrainingError
 from dear.evaluation.cells import Cell
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.results import Backbone, CellResult
@@ -215,10 +215,27 @@ def _untestable(cells: Sequence[Cell], setting: Setting) -> Iterator[str]:
 
 
 def _check_methods(cells: Sequence[Cell], setting: Setting) -> None:
-    """Build every method with every choice once."""
+    """Build every method with every choice once; one that knows no novel classes is not asked about any."""
     clip = _clip(setting.clip, setting.pretrained, setting.device)
     for method, choices in dict.fromkeys((cell.method, cell.choices) for cell in cells):
-        make_method(method, clip, dict(choices), seed=cells[0].seed)
+        made = make_method(method, clip, dict(choices), seed=cells[0].seed)
+        of_it = [cell for cell in cells if (cell.method, cell.choices) == (method, choices)]
+        if not made.needs.novel and (asked := [cell for cell in of_it if _asks_about_others(cell, setting)]):
+            raise ConfigError(
+                f"{method} knows only the classes it was trained on, but {asked[0].protocol} tests others: leave it "
+                f"out."
+            )
+
+
+def _asks_about_others(cell: Cell, setting: Setting) -> bool:
+    """Whether a cell tests classes that it does not train."""
+
+    def classes(name: str, half: Half) -> set[str]:
+        dataset = _dataset(name, setting.data_root)
+        labels = labels_of(dataset, half)
+        return set(dataset.class_names[labels.start : labels.stop])
+
+    return any(not classes(*test) <= classes(cell.data, cell.half) for test in cell.tests)
 
 
 def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None] | None = None) -> CellResult:

@@ -15,9 +15,16 @@ from dear.methods.base import Method
 M = TypeVar("M", bound=type[Method])
 
 OWN = {
+    "ape": "dear.methods.ape:APE",
+    "ape_t": "dear.methods.ape_t:APET",
+    "clip_adapter": "dear.methods.clip_adapter:ClipAdapter",
     "coop": "dear.methods.coop:CoOp",
     "dear": "dear.methods.dear.method:DearMethod",
+    "linear_probe": "dear.methods.linear_probe:LinearProbe",
     "maple": "dear.methods.maple:MaPLe",
+    "mm_adapter": "dear.methods.mm_adapter:MMAdapter",
+    "tip_adapter": "dear.methods.tip_adapter:TipAdapter",
+    "tip_adapter_f": "dear.methods.tip_adapter_f:TipAdapterF",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }
 GROUP = "dear.methods"
