@@ -14,9 +14,10 @@ from dear.engine.job import make_job
 from dear.engine.loop import train
 from dear.engine.run import run_job
 from dear.engine.settings import TrainSettings
-from dear.errors import ConfigError, CorruptArtefactError
+from dear.errors import ClassListError, ConfigError, CorruptArtefactError
 from dear.evaluation.cells import make_cells
 from dear.evaluation.grid import Setting, run_grid
+from dear.loading import make_method
 from dear.methods.recipe import Recipe
 from dear.methods.sentences import text_weights
 from helpers import make_photos, plain_images
@@ -118,6 +119,11 @@ def test_a_trained_one_is_exported_and_saved(name, clip, tmp_path):
 def test_too_many_channels_are_refused(clip):
     with pytest.raises(ConfigError, match="channels is 25, but this backbone has 24 channels: choose at most 24"):
         trained("ape", clip, config={"channels": 25})
+
+
+def test_what_is_no_template_is_refused_at_once(clip):
+    with pytest.raises(ClassListError, match="must hold '{}' exactly once"):
+        make_method("tip_adapter", clip, {"templates": ["a photo"]})
 
 
 # Held-out images -------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from dear.data.prompts import ClassList
 from dear.errors import ConfigError
 from dear.methods.about import About
 from dear.methods.base import unit
-from dear.methods.cache import CacheConfig, CacheMethod, grid_values
+from dear.methods.cache import CacheConfig, CacheMethod, Scale, Steps, grid_values
 from dear.methods.recipe import Recipe, Special
 
 PUBLISHED_WIDTH = 1024
@@ -64,9 +64,9 @@ class APEConfig(ChannelConfig):
     """Weights of a channel's similarity between classes, which counts against it, and of its variance over classes."""
     init_gamma: float = Field(default=0.1, ge=0)
     """How much badly explained images weigh more, if nothing is chosen."""
-    search_scale: tuple[float, float, float] = Field(default=(7.0, 7.0, 0.5), strict=False)
+    search_scale: tuple[Scale, Scale, Scale] = Field(default=(7.0, 7.0, 0.5), strict=False)
     """Upper ends of the searches for β, α and γ."""
-    search_steps: tuple[int, int, int] = Field(default=(200, 20, 5), strict=False)
+    search_steps: tuple[Steps, Steps, Steps] = Field(default=(200, 20, 5), strict=False)
     """Number of values of β, α and γ that are tried."""
 
 

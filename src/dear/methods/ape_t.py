@@ -17,7 +17,7 @@ from dear.config import Settings
 from dear.data.prompts import ClassList
 from dear.methods.about import About
 from dear.methods.ape import PUBLISHED, PUBLISHED_WIDTH, ChannelConfig, _check_channels, best_channels, similarity
-from dear.methods.cache import CacheMethod, grid_values
+from dear.methods.cache import CacheMethod, Scale, Steps, grid_values
 from dear.methods.recipe import Recipe, Special
 
 TRAINING: dict[str, tuple[int, float, float, int]] = {
@@ -41,9 +41,9 @@ class APETConfig(ChannelConfig):
 
     w: tuple[float, float] = Field(default=(0.2, 0.8), strict=False)
     """Weights of a channel's similarity between classes, which counts against it, and of its variance over classes."""
-    search_scale: tuple[float, float] = Field(default=(7.0, 7.0), strict=False)
+    search_scale: tuple[Scale, Scale] = Field(default=(7.0, 7.0), strict=False)
     """Upper ends of the searches for β and α."""
-    search_steps: tuple[int, int] = Field(default=(200, 20), strict=False)
+    search_steps: tuple[Steps, Steps] = Field(default=(200, 20), strict=False)
     """Number of values of β and α that are tried."""
 
 

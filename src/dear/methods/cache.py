@@ -7,7 +7,7 @@ the images last, (N, B) and (C, B), so that adding up the rows of a class needs 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -16,10 +16,14 @@ from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
 from dear.config import Settings
-from dear.data.prompts import ClassList
+from dear.data.prompts import ClassList, class_list
 from dear.methods.base import Batch, Draw, Method, Needs, Output, unit
 from dear.methods.sentences import name_bytes, places, same_classes, text_weights, usual_templates
 
+Scale = Annotated[float, Field(gt=0)]
+"""Where a search ends."""
+Steps = Annotated[int, Field(ge=1, le=10_000)]
+"""How many values a search tries."""
 SMALLEST = 0.1
 """Where the searches for α and β begin."""
 
@@ -112,6 +116,8 @@ class CacheMethod(Method):
 
     def __init__(self, clip: FrozenClip, config: Settings, **others: Any) -> None:
         super().__init__(clip, config, **others)
+        for template in self.config.templates:
+            class_list(["class"], template)  # refuses what is no template
         self.needs = Needs(passes=self.config.passes, held_out=self.config.search)
         keys = torch.empty(0, clip.geometry.embed_dim)
         if self.learns_keys:

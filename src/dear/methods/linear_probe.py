@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +33,9 @@ MOST_VALIDATION_SHOTS = 4
 class ProbeConfig(Settings):
     """Config of the linear probe."""
 
-    coarse: tuple[float, ...] = Field(default=(1e6, 1e4, 1e2, 1.0, 1e-2, 1e-4, 1e-6), min_length=1, strict=False)
+    coarse: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        default=(1e6, 1e4, 1e2, 1.0, 1e-2, 1e-4, 1e-6), min_length=1, strict=False
+    )
     """Strengths of the data term C that are tried first; of equally good ones the first is taken."""
     steps: int = Field(default=8, ge=1, le=100)
     """Steps of the finer search around the best of them."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dear.backbone.clip import FrozenClip
-from dear.data.prompts import DEFAULT_TEMPLATE, ClassList, class_list
+from dear.data.prompts import DEFAULT_TEMPLATE, ClassList
 from dear.methods.base import tokens_of, unit
 
 SEVEN = (
@@ -45,8 +45,6 @@ def text_weights(clip: FrozenClip, classes: ClassList, templates: Sequence[str] 
 
 def usual_templates(classes: ClassList, given: Sequence[str] = ()) -> tuple[str, ...]:
     """The templates that were given, else seven for ImageNet's classes and the list's own for all others."""
-    for template in given:
-        class_list(classes.names[:1], template)  # refuses what is no template
     if not given and classes.dataset in IMAGENETS and classes.template == DEFAULT_TEMPLATE:
         return SEVEN
     return tuple(given) or (classes.template,)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dear.config import Settings
 from dear.methods.about import About
-from dear.methods.cache import CacheConfig, CacheMethod, grid_values
+from dear.methods.cache import CacheConfig, CacheMethod, Scale, Steps, grid_values
 from dear.methods.recipe import Recipe, Special
 
 PUBLISHED = {
@@ -30,9 +30,9 @@ PUBLISHED = {
 class TipConfig(CacheConfig):
     """Config of Tip-Adapter."""
 
-    search_scale: tuple[float, float] = Field(default=(7.0, 3.0), strict=False)
+    search_scale: tuple[Scale, Scale] = Field(default=(7.0, 3.0), strict=False)
     """Upper ends of the searches for β and α."""
-    search_steps: tuple[int, int] = Field(default=(200, 20), strict=False)
+    search_steps: tuple[Steps, Steps] = Field(default=(200, 20), strict=False)
     """Number of values of β and α that are tried."""
 
 
