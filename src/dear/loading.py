@@ -140,6 +140,7 @@ def load(
     _check_companions(folder, manifest, method)
     try:
         restore(method, tensors)
+        method.check_drawn()
         check_finite(tensors)
     except ValueError as error:
         raise CorruptArtefactError(f"{folder / TENSORS} does not fit its settings: {error}.") from None

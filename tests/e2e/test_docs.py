@@ -150,7 +150,7 @@ def test_the_api_page_groups_every_public_name():
     assert sorted(named) == sorted(dear.__all__)
 
 
-def test_the_linear_probe_is_short():
+def test_the_probe_is_short():
     (code,) = (block for kind, block in blocks((ROOT / "docs/how-to/add-a-method.md").read_text()) if kind == "python")
-    assert code.startswith("# linear_probe.py\n")
+    assert code.startswith("# my_probe.py\n")
     assert len(code.splitlines()) <= 40

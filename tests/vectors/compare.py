@@ -19,7 +19,7 @@ from dear.data.prompts import ClassList, class_list
 from dear.engine.feed import StepImages
 from dear.engine.gradients import Share, share_of_step
 from dear.engine.loop import update
-from dear.engine.optim import make_optimiser
+from dear.engine.optim import make_optimiser, rate
 from dear.loading import make_method, restore
 from dear.methods.base import Output
 from dear.methods.recipe import Recipe
@@ -45,12 +45,18 @@ class Case:
     draws: Mapping[str, Tensor] = field(default_factory=dict)
     """Random numbers by the names that the method asks for them."""
     files: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[["Run"], None] = lambda run: None
+    """What the method does with the draw of the file, before anything is asked."""
     found: Callable[["Run"], Mapping[str, Tensor]] = lambda run: {}
     """Further quantities of ours by the names of the file, such as "out/meta_bias"."""
     later: Callable[["Run", Tensors], Mapping[str, Tensor]] = lambda run, steps: {}
     """The same after the steps, given what they left as "step1/NAME" and "step2/NAME"."""
-    tolerance: Mapping[str, float] = field(default_factory=dict)
-    """By name of a tensor or of its kind ("step2"), where it is not the usual one."""
+    told: Mapping[str, Tensor] = field(default_factory=dict)
+    """Numbers of the JSON, compared with those that `found` gives by the same names."""
+    steps: int = 0
+    """Steps of the whole training, where the recipe's rate changes with every step; 0: the rate is constant."""
+    tolerance: Mapping[str, float | Tensor] = field(default_factory=dict)
+    """By name of a tensor or of its kind ("step2"), where it is not the usual one; a tensor says it entry by entry."""
     unread: tuple[str, ...] = ()
     """Beginnings of names that this comparison has no use for."""
 
@@ -132,6 +138,8 @@ def take_steps(run: Run, count: int) -> Tensors:
     optimiser = make_optimiser(recipe, method.trained)
     found: Tensors = {}
     for step in range(1, count + 1):
+        for group in optimiser.param_groups if run.case.steps else ():
+            group["lr"] = rate(recipe, group["base_lr"], step - 1, 1, run.case.steps)
         share = _share(run, step)
         if step == 1:
             run.share = share
@@ -157,6 +165,7 @@ def compare(path: Path, reader: Callable[[dict[str, Any], Tensors], Case]) -> tu
     facts, tensors = read_pair(path)
     case = reader(facts, tensors)
     run = start(case, facts, tensors)
+    case.prepare(run)
     ours = dict(before_training(run))
     ours |= case.found(run)  # before the steps change anything
     if "loss/total" in tensors:
@@ -165,7 +174,7 @@ def compare(path: Path, reader: Callable[[dict[str, Any], Tensors], Case]) -> tu
         assert run.out is not None
         ours.setdefault("out/logits", run.out.logits.detach())
     differences, unread = [], []
-    for name, theirs in tensors.items():
+    for name, theirs in {**tensors, **case.told}.items():
         if name in ours:
             differences.append(difference(name, ours[name], theirs, case))
         elif not name.startswith((*GIVEN, *case.unread)):
@@ -215,8 +224,12 @@ def difference(name: str, ours: Tensor, theirs: Tensor, case: Case) -> Differenc
     kind = "logits" if "logits" in name else kind
     if ours.shape != theirs.shape:
         raise ValueError(f"{name} is {tuple(ours.shape)}, but {tuple(theirs.shape)} in the file")
-    error = float((ours.detach().double() - theirs.double()).abs().max()) if theirs.numel() else 0.0
+    usual = {"step1": 1e-6, "step2": 1e-6}.get(kind, 1e-4)
+    allowed = case.tolerance.get(name, case.tolerance.get(group, usual))
+    errors = (ours.detach().double() - theirs.double()).abs()
+    if isinstance(allowed, Tensor):  # in units of the strictest
+        errors, allowed = errors * (allowed.min() / allowed), float(allowed.min())
+    error = float(errors.max()) if theirs.numel() else 0.0
     if kind == "gradients":
         error /= max(1.0, float(theirs.double().abs().max()))
-    usual = {"step1": 1e-6, "step2": 1e-6}.get(kind, 1e-4)
-    return Difference(name, kind, error, case.tolerance.get(name, case.tolerance.get(group, usual)))
+    return Difference(name, kind, error, allowed)

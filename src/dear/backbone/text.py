@@ -96,16 +96,17 @@ class TextTower:
         """Where the weights are."""
         return self.positions.device
 
-    def tokenize(self, prompts: Sequence[str]) -> TokenizedPrompts:
-        """Tokenize and truncate to the longest prompt; a prompt that does not fit the context is refused."""
-        ids_CT, end_C, shared = self._tokens(tuple(prompts))
+    def tokenize(self, prompts: Sequence[str], *, cut: bool = False) -> TokenizedPrompts:
+        """Tokenize and truncate to the longest prompt; one that does not fit the context is refused, or `cut`."""
+        ids_CT, end_C, shared = self._tokens(tuple(prompts), cut)
         return TokenizedPrompts(ids_CT.to(self.device), end_C.to(self.device), shared)
 
-    def _tokenize(self, prompts: tuple[str, ...]) -> TokenizedPrompts:
+    def _tokenize(self, prompts: tuple[str, ...], cut: bool) -> TokenizedPrompts:
         context = self.positions.shape[0]
         ids_CT = self._tokenizer(list(prompts), context_length=context)
         end_C = self._end_positions(ids_CT)
-        if full := [prompt for prompt, end in zip(prompts, end_C.tolist(), strict=True) if end == context - 1]:
+        full = [prompt for prompt, end in zip(prompts, end_C.tolist(), strict=True) if end == context - 1]
+        if full and not cut:
             self._refuse_cut(full, context)
         same_T = (ids_CT == ids_CT[:1]).all(0).int()
         shared = min(int(same_T.cumprod(0).sum()), int(end_C.min()))
@@ -203,13 +204,13 @@ class TextTower:
         return end_CD @ wide(frozen)
 
     @torch.no_grad()
-    def encode(self, prompts: Sequence[str], *, batch: int = 256) -> Tensor:
+    def encode(self, prompts: Sequence[str], *, batch: int = 256, cut: bool = False) -> Tensor:
         """Plain CLIP's text features (C, E), unnormalised; short prompts do not wait for long ones."""
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         features: dict[int, Tensor] = {}
         for start in range(0, len(order), batch):
             chosen = order[start : start + batch]
-            tokens = self.tokenize([prompts[index] for index in chosen])
+            tokens = self.tokenize([prompts[index] for index in chosen], cut=cut)
             encoded_CE = self.features(self.rows(self.embed(tokens.ids_CT), tokens.end_C, tokens.shared))
             features.update(zip(chosen, encoded_CE, strict=True))
         return torch.stack([features[index] for index in range(len(prompts))])

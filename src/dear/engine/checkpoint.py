@@ -1,14 +1,14 @@
 """Where a training stands: one safetensors file, written whole or not at all, checked when it is read.
 
-It holds the method's state, any optimiser's state under its own names, and running averages, each tensor in its own
-type: method/NAME, optimiser/NAME/KEY, average/NAME. Format 1, of AdamW alone, is read as well.
+It holds the method's state, any optimiser's state under its own names, and running averages or the best epoch's state,
+each tensor in its own type: method/NAME, optimiser/NAME/KEY, average/NAME. Format 1, of AdamW alone, is read as well.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ class Progress:
     """Unreadable images met so far, counted each time."""
     scaler: Mapping[str, Any] | None = None
     """State of the gradient scaler (fp16 only)."""
+    best: Sequence[float] | None = None
+    """Accuracy of the best epoch on held-out images, and how many epochs there were until then."""
 
 
 class Pace:
@@ -80,7 +82,8 @@ def write_checkpoint(
             if value is not None:
                 tensors[f"optimiser/{name}/{key}"] = _plain(torch.as_tensor(value))
     tensors |= {f"average/{name}": _plain(tensor) for name, tensor in (average or {}).items()}
-    told = json.dumps({"step": progress.step, "skipped": progress.skipped, "scaler": progress.scaler, "owner": owner})
+    known = {"step": progress.step, "skipped": progress.skipped, "scaler": progress.scaler, "owner": owner}
+    told = json.dumps({**known, **({} if progress.best is None else {"best": progress.best})})
     metadata = {"format": FORMAT, "progress": told, "sha256": _hash(FORMAT, tensors, told)}
     try:
         write_atomic(path, save(tensors, metadata=metadata))
@@ -116,6 +119,7 @@ def read_checkpoint(
     try:
         named = tensors if form == FORMAT else _renamed(tensors)
         restore(method, _below("method/", named))
+        method.check_drawn()
     except (ValueError, KeyError):
         raise damaged from None
     _fill_optimiser(method, optimiser, _below("optimiser/", named))

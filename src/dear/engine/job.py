@@ -19,6 +19,7 @@ from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError
 from dear.files import sha256
 from dear.loading import make_method
+from dear.methods.base import Method
 from dear.methods.recipe import RECIPES, Case, Recipe, RecipeName, resolve, special_config
 from dear.methods.registry import get_method, list_methods
 from dear.model import Model
@@ -94,6 +95,11 @@ class Job:
             return self.items, few_shot(found, min(self.shots, HELD_OUT), self.seed)
         return held_out(self.items, min(self.shots // 4 or self.shots // 2, HELD_OUT), self.seed)
 
+    def split(self, method: Method) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
+        """Images to train on, and images to choose on; none of the latter if method and recipe choose nothing."""
+        chooses = method.needs.held_out or self.resolved.patience is not None
+        return self.held() if chooses else (self.items, ())
+
 
 def make_job(
     dataset: Dataset, *, shots: int, seed: int, half: Half = "all", validate: bool = False, **others: Any
@@ -131,6 +137,8 @@ def describe(job: Job, model: Model) -> dict[str, Any]:
     )
     if model.companions:
         described["companions"] = {name: identity(one) for name, one in model.companions.items()}
+    held = job.split(method)[1]
+    chosen_on = sha256("\n".join(job.dataset.content_of(item.id) for item in held).encode())
     return {
         **described,
         "data": job.dataset.name,
@@ -139,6 +147,7 @@ def describe(job: Job, model: Model) -> dict[str, Any]:
         "shots": job.shots,
         "items_sha256": sha256(json.dumps([list(item) for item in job.items]).encode()),
         "images_sha256": sha256("\n".join(job.dataset.content_of(item.id) for item in job.items).encode()),
+        **({"held_sha256": chosen_on} if held else {}),
         "seed": job.seed,
         "method": job.method,
         "settings": method.config.model_dump(mode="json", exclude=set(model.companions)),

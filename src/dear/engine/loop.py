@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from dear.engine.checkpoint import Pace, Progress, read_checkpoint, write_checkpoint
 from dear.engine.feed import Feed, StepImages
 from dear.engine.gradients import Grads, Share, share_of_step
-from dear.engine.optim import Average, epoch_weights, make_optimiser, rate, total_steps
+from dear.engine.optim import Average, Best, epoch_weights, make_optimiser, rate, total_steps
 from dear.engine.ranks import Ranks
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError, TrainingError
@@ -39,9 +40,11 @@ def train(
     owner: str = "",
     resume: bool = False,
     checkpoint_every: int = 50,
+    judge: Callable[[], float] | None = None,
     on_step: Callable[[Metrics], None] | None = None,
 ) -> Progress:
-    """Train a model in place by a recipe; `resume` continues from the checkpoint.
+    """Train a model in place by a recipe; `resume` continues from the checkpoint. `judge` says how good the model is
+    after an epoch, for a recipe with patience.
 
     The same recipe ends in the same bytes, however often the training was stopped and resumed. The first process alone
     writes checkpoints and calls `on_step`, the latter first: a step that is in a checkpoint has been reported.
@@ -59,28 +62,34 @@ def train(
     weights = epoch_weights(recipe, -(-last // feed.steps_per_epoch))
     average, clock, lost = Average(weights, sums) if weights else None, time.perf_counter(), 0
     pace = Pace(method, checkpoint_every)
-    for images in feed.batches(progress.step, last):
+    best = Best(recipe.patience, progress.best, sums) if recipe.patience and judge else None
+    over = best is not None and best.waited(progress.step // feed.steps_per_epoch)
+    for images in feed.batches(progress.step, progress.step if over else last):
         step, epoch = progress.step + 1, progress.step // feed.steps_per_epoch
         ends_epoch = step % feed.steps_per_epoch == 0 or step == last
         met = doing(images, step)
-        progress = Progress(step, progress.skipped + len(met.problems), doing.scaler.state_dict() or None)
+        scaler = doing.scaler.state_dict() or None
+        progress = Progress(step, progress.skipped + len(met.problems), scaler, progress.best)
         lost += len(met.problems)
         if step % feed.steps_per_epoch == 0:
             _stop_if_data_is_gone(lost, feed.count, epoch, met.problems)
             lost = 0
         if average is not None and ends_epoch:
             average.add(epoch, method.state_dict())
-        if not ranks.is_first:
-            continue
-        if on_step:
+        if best is not None and judge is not None and ends_epoch:
+            best.add(epoch + 1, float(ranks.gather(json.dumps(judge()))[0]), method.state_dict())
+            progress = replace(progress, best=best.found)
+        if ranks.is_first and on_step:
             speed, clock = met.rows / (time.perf_counter() - clock), time.perf_counter()
             facts = {"step": step, "steps": last, "epoch": epoch + 1, "lr": doing.lr, "skipped": progress.skipped}
             on_step({**facts, **met.terms, "images_per_second": speed, "problems": met.problems})
-        if checkpoint and pace.due(step, ends_epoch=ends_epoch, ends=step == last):
-            kept = average.sums if average else None
-            write_checkpoint(checkpoint, method, doing.optimiser, progress, kept, owner=owner)
-    if average is not None:
-        restore(method, average.sums)
+        keeps = average or best
+        if ranks.is_first and checkpoint and pace.due(step, ends_epoch=ends_epoch, ends=step == last):
+            write_checkpoint(checkpoint, method, doing.optimiser, progress, keeps.sums if keeps else None, owner=owner)
+        if best is not None and ends_epoch and best.waited(epoch + 1):
+            break
+    if (keeps := average or best) is not None:
+        restore(method, keeps.sums)
     return progress
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 
 import torch
@@ -60,6 +60,26 @@ def epoch_weights(recipe: Recipe, epochs: int) -> list[float] | None:
     if not sum(heights):
         raise ConfigError(f"Gaussian weights around epoch {mean:g} vanish over {epochs} epochs: train for longer.")
     return [height / sum(heights) for height in heights]
+
+
+class Best:
+    """The state after the epoch that was best on held-out images, and when to stop waiting for a better one."""
+
+    def __init__(
+        self, patience: int, found: Sequence[float] | None = None, state: dict[str, Tensor] | None = None
+    ) -> None:
+        self._patience, self.found = patience, found
+        self.sums: dict[str, Tensor] = state or {}
+
+    def add(self, epochs: int, score: float, state: Mapping[str, Tensor]) -> None:
+        """Look at the state after a number of epochs; of equal ones the first is kept."""
+        if self.found is None or score > self.found[0]:
+            self.found = [score, epochs]
+            self.sums = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
+
+    def waited(self, epochs: int) -> bool:
+        """Whether the last epochs brought nothing better."""
+        return self.found is not None and epochs - self.found[1] >= self._patience
 
 
 class Average:

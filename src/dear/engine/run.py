@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from dear.engine.job import Job, describe, fingerprint, versions
 from dear.engine.loop import Metrics, check_whole_batch, train
 from dear.engine.old_runs import RunRecord, from_format_1
 from dear.engine.ranks import Ranks, join
-from dear.engine.states import cached_views, drawn_images, held_images
+from dear.engine.states import cached_views, drawn_images, fixed_views, held_images
 from dear.errors import ArtefactError, ConfigError, DataError, DearError, TrainingError
 from dear.files import read_regular, sync_folder, write_atomic
 from dear.folders import LOCK, MARKER, check_ours, held, remove_leftovers, remove_ours
@@ -40,6 +41,8 @@ NEXT, MOVING = ".next", ".moving"
 OURS = (MANIFEST, TENSORS, CHECKPOINT, METRICS, SHOTS, RUN)
 """What starting again removes, in this order: what is left by a kill in between still says what it belongs to."""
 FORMAT, FORMAT_VERSION = "dear-run", 2
+JUDGED = 64
+"""Held-out images that are classified at once."""
 
 
 def run_job(
@@ -133,15 +136,26 @@ def _to_its_end(
     job: Job, model: Model, folder: Path | None, ranks: Ranks, *, resuming: bool, workers: int, **how: Any
 ) -> Progress:
     """Everything between an untrained model and a finished one: begin, steps, finish."""
-    items, kept_back = job.held() if model.method.needs.held_out else (job.items, ())
+    items, kept_back = job.split(model.method)
     draw = _draw(job, model, items, workers, how["cache"])
+    held = held_images(model, job.dataset, kept_back, seed=job.seed, workers=workers)
     if draw is not None and not resuming:
         model.method.begin(model.clip, draw)
-    progress = _train(job, model, items, folder, ranks, resuming, workers=workers, **how)
+    judge = partial(_accuracy, model, held) if held is not None else None
+    progress = _train(job, model, items, folder, ranks, resuming, judge=judge, workers=workers, **how)
     if draw is not None:
-        chosen_on = held_images(model, job.dataset, kept_back, seed=job.seed, workers=workers)
-        model.method.finish(model.clip, draw, chosen_on)
+        model.method.finish(model.clip, draw, held)
     return progress
+
+
+@torch.no_grad()
+def _accuracy(model: Model, held: Draw) -> float:
+    """Share of held-out images that the model gets right."""
+    right = 0
+    for first in range(0, held.labels.shape[0], JUDGED):
+        part = {name: tensor[first : first + JUDGED] for name, tensor in held.image.items()}
+        right += int((model(given=part).logits.argmax(1) == held.labels[first : first + JUDGED]).sum())
+    return right / held.labels.shape[0]
 
 
 def _draw(job: Job, model: Model, items: Sequence[Item], workers: int, cache: Path | None) -> Draw | None:
@@ -150,7 +164,8 @@ def _draw(job: Job, model: Model, items: Sequence[Item], workers: int, cache: Pa
         return None
     if not model.method.needs.drawn_images:
         return Draw({}, torch.empty(0, dtype=torch.int64), model.required_classes(), job.seed)
-    how: dict[str, Any] = {"crop": job.resolved.crop, "workers": workers, "cache": cache}
+    recipe = job.resolved
+    how: dict[str, Any] = {"crop": recipe.crop, "augment": recipe.augment, "workers": workers, "cache": cache}
     return drawn_images(model, job.dataset, items, seed=job.seed, **how)
 
 
@@ -162,6 +177,7 @@ def _train(
     ranks: Ranks,
     resuming: bool,
     *,
+    judge: Callable[[], float] | None,
     cache: Path | None,
     workers: int,
     on_step: Callable[[Metrics], None] | None,
@@ -170,7 +186,9 @@ def _train(
     recipe, own = job.resolved, model.method.recipe
     if not model.trainable() or not all(one.epochs or one.steps_per_shot for one in (recipe, own)):
         return Progress()  # a method without gradient steps has none by any recipe
-    if job.cached_views and cache is not None:
+    if not recipe.augment:
+        read = fixed_views(model, job.dataset, items, workers=workers)
+    elif job.cached_views and cache is not None:
         read = cached_views(
             model,
             job.dataset,
@@ -212,6 +230,7 @@ def _train(
         checkpoint=folder / CHECKPOINT if folder else None,
         owner=fingerprint(describe(job, model)),
         resume=resuming,
+        judge=judge,
         on_step=tell,
     )
 

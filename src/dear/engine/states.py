@@ -271,6 +271,29 @@ def cached_views(
     return read
 
 
+def fixed_views(model: Model, dataset: Dataset, items: Sequence[Item], *, workers: int) -> Read:
+    """Read views without augmentation: computed once, kept in memory, the same in every epoch."""
+    clip, names, views = model.clip, model.names(training=True), model.method.needs.views
+    rows: dict[int, Views] = {}
+    problems: dict[int, str] = {}
+    for part in image_batches(dataset.images(items), clip.preprocess_eval, size=BATCH, workers=workers):
+        bad = [index for index in range(part.start, part.stop) if index not in part.indices]
+        problems |= dict(zip(bad, part.problems, strict=True))
+        if part.images is None:
+            continue
+        found = model.states(part.images.to(clip.device), names=names)
+        for place, index in enumerate(part.indices):
+            row = {name: tensor[place].cpu() for name, tensor in found.items()}
+            rows[index] = {name: x if name.startswith(PLAIN) else x.expand(views, *x.shape) for name, x in row.items()}
+
+    def read(index: int, epoch: int) -> Views:
+        if index in problems:
+            raise ImageError(problems[index])
+        return rows[index]
+
+    return read
+
+
 def drawn_images(
     model: Model,
     dataset: Dataset,
@@ -278,10 +301,12 @@ def drawn_images(
     *,
     seed: int,
     crop: tuple[float, float],
+    augment: bool = True,
     workers: int,
     cache: Path | None = None,
 ) -> Draw:
-    """The images to train on as quantities, `needs.views` augmented views of each: for `begin` and `finish`.
+    """The images to train on as quantities, for `begin` and `finish`: augmented views of each, as many as the method
+    needs, and the image without augmentation for names that begin with "plain:".
 
     What `forward` reads is left out if training asks for it without augmentation only; that may come from the cache.
     """
@@ -293,13 +318,15 @@ def drawn_images(
     def drawn(view: int) -> ImageList:
         def augmented(place: int) -> Any:
             item = items[place]
-            return transform(dataset.open(item.id), view_draw(seed, 0, item.id, view))
+            picture = dataset.open(item.id)
+            return transform(picture, view_draw(seed, 0, item.id, view)) if augment else clip.preprocess_eval(picture)
 
         return ImageList(tuple(item.id for item in items), augmented)
 
     kept, image = list(range(len(items))), States()
-    if own:
-        passes = [_all_states(model, drawn(view), lambda image: image, own, workers) for view in range(needs.views)]
+    count = needs.views if needs.passes is None else needs.passes
+    if own and count:
+        passes = [_all_states(model, drawn(view), lambda image: image, own, workers) for view in range(count)]
         kept, image = passes[0][0], {name: torch.stack([states[name] for _, states in passes]) for name in own}
     if plain:
         shown = [items[place] for place in kept]

@@ -45,6 +45,9 @@ class Needs:
     """Further ones, only while training."""
     views: int = 1
     """Augmented views of each image per step; rows are view-major."""
+    passes: int | None = None
+    """Augmented views of each image for `begin` and `finish`, if not as many as per step; with 0 they get "plain:"
+    quantities alone."""
     whole_batch: bool = False
     """The loss couples the images of a batch, so it must not be cut into micro-batches or over processes."""
     independent: bool = True
@@ -53,6 +56,8 @@ class Needs:
     """`begin` and `finish` look at the drawn images, not only at classes and seed."""
     held_out: bool = False
     """`finish` chooses on images held out from the shots."""
+    novel: bool = True
+    """It can be asked about classes that it was not trained on."""
     companions: tuple[str, ...] = ()
     """Names of other models that it is made with, such as a teacher. Each is a field of the config that says which, and
     this is a fact of the class, known before a method is made."""
@@ -192,6 +197,9 @@ class Method(nn.Module):
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
         """Terms to minimise; "total" only if it is not their plain sum."""
         return {"ce": F.cross_entropy(out.logits, _labels(batch))}
+
+    def check_drawn(self) -> None:
+        """Raise a ValueError if the tensors named in `drawn`, whose shapes come from a file, do not fit together."""
 
     def combine(self, grads: Mapping[str, Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
         """One gradient per parameter from {term: {parameter: gradient}}.

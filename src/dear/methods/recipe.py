@@ -54,6 +54,11 @@ class Recipe(Settings):
     """Average the states after each epoch, with equal or Gaussian weights; None: the last state is the result."""
     gaussian: tuple[float, float] = Field(default=(15.0, 1.0), strict=False)
     """Mean and deviation of Gaussian weights, in epochs."""
+    patience: int | None = Field(default=None, ge=1)
+    """Stop after this number of epochs without a better accuracy on held-out images, and keep the best epoch's state;
+    without held-out images, all epochs are trained and the last is kept."""
+    augment: bool = True
+    """Train on random crops, mirrored half the time; else on images as they are tested."""
     crop: tuple[float, float] = Field(default=(0.5, 1.0), strict=False)
     """Smallest and largest share of an image's area that a random crop takes."""
 

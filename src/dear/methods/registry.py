@@ -15,12 +15,17 @@ from dear.methods.base import Method
 M = TypeVar("M", bound=type[Method])
 
 OWN = {
+    "ape": "dear.methods.ape:APE",
+    "ape_t": "dear.methods.ape_t:APET",
     "atprompt": "dear.methods.atprompt:ATPrompt",
+    "clip_adapter": "dear.methods.clip_adapter:ClipAdapter",
     "cocoop": "dear.methods.cocoop:CoCoOp",
     "coop": "dear.methods.coop:CoOp",
     "dear": "dear.methods.dear.method:DearMethod",
     "ivlp": "dear.methods.ivlp:IVLP",
+    "linear_probe": "dear.methods.linear_probe:LinearProbe",
     "maple": "dear.methods.maple:MaPLe",
+    "mm_adapter": "dear.methods.mm_adapter:MMAdapter",
     "mmrl": "dear.methods.mmrl:MMRL",
     "mmrlpp": "dear.methods.mmrlpp:MMRLpp",
     "prograd": "dear.methods.prograd:ProGrad",
@@ -31,6 +36,8 @@ OWN = {
     "skiptuning": "dear.methods.skiptuning:SkipTuning",
     "tac": "dear.methods.tac:TAC",
     "tcp": "dear.methods.tcp:TCP",
+    "tip_adapter": "dear.methods.tip_adapter:TipAdapter",
+    "tip_adapter_f": "dear.methods.tip_adapter_f:TipAdapterF",
     "vpt": "dear.methods.vpt:VPT",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }

@@ -17,19 +17,17 @@ LONGEST = 40
 
 
 def code() -> str:
-    return next(
-        one for one in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "linear_probe.py" in one
-    )
+    return next(one for one in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "my_probe.py" in one)
 
 
 @pytest.fixture
 def probe(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
-    path = tmp_path / "linear_probe.py"
+    path = tmp_path / "my_probe.py"
     path.write_text(code())
-    spec = importlib.util.spec_from_file_location("linear_probe", path)
+    spec = importlib.util.spec_from_file_location("my_probe", path)
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "linear_probe", module)
+    monkeypatch.setitem(sys.modules, "my_probe", module)
     spec.loader.exec_module(module)
     return module
 
@@ -49,7 +47,7 @@ def test_the_docs_probe_goes_through_every_command(probe, dear_, tmp_path, monke
         "--clip",
         "tiny",
         "--method",
-        "linear_probe",
+        "my_probe",
         "--out",
         "run",
         "--shots",
@@ -58,7 +56,7 @@ def test_the_docs_probe_goes_through_every_command(probe, dear_, tmp_path, monke
         "C=10",
     )
     code, stdout, stderr = dear_(*train)
-    assert (code, "linear_probe" in stdout) == (0, True), stderr
+    assert (code, "my_probe" in stdout) == (0, True), stderr
     assert dear_(*train, "--overwrite")[0] == 0
 
     model = dear.load("run", clip=clip)
@@ -70,16 +68,16 @@ def test_the_docs_probe_goes_through_every_command(probe, dear_, tmp_path, monke
         assert model(image).logits.shape == (2, 3)
 
     code, stdout, stderr = dear_("eval", "run")
-    assert (code, "linear_probe" in stdout) == (0, True), stderr
-    accuracy = float(re.search(r"linear_probe\D+([\d.]+) %", stdout)[1])
+    assert (code, "my_probe" in stdout) == (0, True), stderr
+    accuracy = float(re.search(r"my_probe\D+([\d.]+) %", stdout)[1])
     assert accuracy == 100.0  # three colours
     code, stdout, stderr = dear_("predict", "run", photos / "red thing" / "0.png", "--json")
     assert (code, '"label": "red thing"' in stdout) == (0, True), stderr
     code, _, stderr = dear_("predict", "run", photos / "red thing" / "0.png", "--classes", "red thing,owl")
     assert (code, "only classes it was trained on" in stderr) == (2, True)
-    grid = ("bench", "few-shot", "--data", photos, "--clip", "tiny", "--methods", "zero_shot,linear_probe")
+    grid = ("bench", "few-shot", "--data", photos, "--clip", "tiny", "--methods", "zero_shot,my_probe")
     code, stdout, stderr = dear_(*grid, "--seeds", 1, "--shots", "1,4", "--out", "grid", "--no-cache")
-    assert (code, "linear_probe" in stdout) == (0, True), stderr
+    assert (code, "my_probe" in stdout) == (0, True), stderr
     code, _, stderr = dear_("report", "run")
     assert code == 0, stderr
-    assert "linear_probe on" in Path("run/report.html").read_text()
+    assert "my_probe on" in Path("run/report.html").read_text()

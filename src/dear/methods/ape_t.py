@@ -1,0 +1,132 @@
+"""APE-T: a learned residual per class on chosen channels, added to its text feature and to its keys, and a learned
+weight per cached image.
+
+Shapes: N cached images, C classes, E channels of the joint embedding, k of them chosen, B images.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from dear.backbone.clip import FrozenClip
+from dear.config import Settings
+from dear.data.prompts import ClassList
+from dear.methods.about import About
+from dear.methods.ape import PUBLISHED, PUBLISHED_WIDTH, ChannelConfig, _check_channels, best_channels, similarity
+from dear.methods.cache import CacheMethod, Scale, Steps, grid_values
+from dear.methods.recipe import Recipe, Special
+
+TRAINING: dict[str, tuple[int, float, float, int]] = {
+    "imagenet": (500, 1e-4, 1e-3, 20),
+    "caltech101": (900, 1e-3, 1e-3, 30),
+    "oxford_pets": (800, 1e-4, 2e-3, 30),
+    "stanford_cars": (800, 1e-3, 5e-3, 30),
+    "oxford_flowers": (800, 1e-3, 1e-3, 60),
+    "food101": (900, 1e-4, 1e-3, 30),
+    "fgvc_aircraft": (900, 1e-3, 1e-3, 30),
+    "sun397": (800, 1e-4, 1e-3, 30),
+    "dtd": (700, 1e-3, 1e-3, 20),
+    "eurosat": (900, 1e-3, 1e-3, 200),
+    "ucf101": (800, 1e-3, 2e-3, 30),
+}
+"""Channels of 1024, learning rate, eps of AdamW and epochs, by data set."""
+
+
+class APETConfig(ChannelConfig):
+    """Config of APE-T."""
+
+    w: tuple[float, float] = Field(default=(0.2, 0.8), strict=False)
+    """Weights of a channel's similarity between classes, which counts against it, and of its variance over classes."""
+    search_scale: tuple[Scale, Scale] = Field(default=(7.0, 7.0), strict=False)
+    """Upper ends of the searches for β and α."""
+    search_steps: tuple[Steps, Steps] = Field(default=(200, 20), strict=False)
+    """Number of values of β and α that are tried."""
+
+
+class APET(CacheMethod):
+    """A trained residual per class for its text feature and its cached keys, and a trained weight per cached image."""
+
+    name: ClassVar[str] = "ape_t"
+    Config: ClassVar[type[Settings]] = APETConfig
+    recipe: ClassVar[Recipe] = Recipe(
+        optimiser="adamw",
+        lr=1e-4,
+        eps=1e-3,
+        decay=0.1,
+        batch_size=256,
+        epochs=20,
+        warmup_epochs=0,
+        schedule="step",
+        crop=(0.5, 1.0),
+    )
+    special: ClassVar[tuple[Special, ...]] = (
+        *(
+            Special(
+                {"lr": lr, "eps": eps, "epochs": epochs},
+                {
+                    "share": k / PUBLISHED_WIDTH,
+                    "init_alpha": PUBLISHED[data][2],
+                    "search_scale": PUBLISHED[data][3][:2],
+                },
+                data=(data,),
+            )
+            for data, (k, lr, eps, epochs) in TRAINING.items()
+        ),
+        Special({"eps": 1e-2}, data=("food101",), shots=(1, 2)),
+    )
+    about: ClassVar[About] = About(
+        citation="Zhu et al., Not All Features Matter: Enhancing Few-shot CLIP with Adaptive Prior Refinement, "
+        "ICCV 2023",
+        year=2023,
+        touches="class features and logits, by cached image features",
+        parameters=None,
+        trained="256 per class, 1 per cached image",
+        needs="class descriptions, if there are any",
+        code="yangyangyang127/APE 70460de",
+        licence="none stated",
+    )
+    drawn: ClassVar[tuple[str, ...]] = (*CacheMethod.drawn, "channels", "res", "value_weights")
+    config: APETConfig
+
+    def __init__(self, clip: FrozenClip, config: Settings, **others: Any) -> None:
+        super().__init__(clip, config, **others)
+        count = self.config.count(clip.geometry.embed_dim)
+        self.channels: Tensor
+        self.register_buffer("channels", torch.arange(count))
+        self.res, self.value_weights = nn.Parameter(torch.empty(0, count)), nn.Parameter(torch.empty(0, 1))
+
+    @torch.no_grad()
+    def remember(self, clip: FrozenClip, keys_NE: Tensor, labels_N: Tensor, classes: ClassList) -> None:
+        """Choose channels by the text alone; start from no residual and equal weights."""
+        super().remember(clip, keys_NE, labels_N, classes)
+        weights_CE, count = self.classes(clip, classes).weights, self.config.count(keys_NE.shape[1])
+        self.channels.data = best_channels(weights_CE, similarity(weights_CE), self.config.w, count)
+        self.res.data = keys_NE.new_zeros(weights_CE.shape[0], count)
+        self.value_weights.data = keys_NE.new_ones(keys_NE.shape[0], 1)
+
+    def check_drawn(self) -> None:
+        """Refuse channels that do not exist, or other numbers of classes and images."""
+        super().check_drawn()
+        _check_channels(self.channels, self.keys)
+        if self.res.shape != (self.per_class.shape[0], self.channels.shape[0]):
+            raise ValueError("res, channels and per_class do not fit together")
+        if self.value_weights.shape != (self.labels.shape[0], 1):
+            raise ValueError("value_weights and labels do not fit together")
+
+    def moved(self, feature_BE: Tensor) -> Tensor:
+        """What the residuals add to the cosines, the same for a class's text and its keys; 0 for other classes."""
+        own_CB = self.res @ feature_BE[:, self.channels].T
+        return torch.cat([own_CB, own_CB.new_zeros(1, own_CB.shape[1])])
+
+    def key_weights(self, gamma: Tensor | float | None = None) -> Tensor:
+        """The learned weights."""
+        return self.value_weights
+
+    def tried(self) -> list[list[float]]:
+        """Values of β and α."""
+        scales, steps = self.config.search_scale, self.config.search_steps
+        return [grid_values(scale, count) for scale, count in zip(scales, steps, strict=True)]

@@ -1,0 +1,104 @@
+"""CLIP-Adapter: two small layers on the image feature, blended with the feature itself.
+
+Shapes: B images, C classes, E joint embedding, H hidden width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dear.backbone.clip import FrozenClip
+from dear.config import Settings
+from dear.data.prompts import ClassList
+from dear.methods.about import About
+from dear.methods.base import Batch, Draw, Method, Needs, Output, unit
+from dear.methods.coop import DASSL
+from dear.methods.recipe import Recipe, Special
+from dear.methods.sentences import text_weights
+from dear.methods.tokens import random_linear
+
+RATIOS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+"""Shares of the adapted feature that are tried if one is chosen."""
+
+
+class ClipAdapterConfig(Settings):
+    """Config of CLIP-Adapter."""
+
+    ratio: float = Field(default=0.2, ge=0, le=1)
+    """Share of the adapted feature."""
+    reduction: int = Field(default=4, ge=1)
+    """How much narrower than the feature the hidden layer is."""
+    choose_ratio: bool = False
+    """Choose the ratio anew after training, on held-out images."""
+
+
+class ClipAdapter(Method):
+    """Two small layers on the image feature, blended with the feature itself."""
+
+    name: ClassVar[str] = "clip_adapter"
+    Config: ClassVar[type[Settings]] = ClipAdapterConfig
+    recipe: ClassVar[Recipe] = Recipe(**DASSL, epochs=200)
+    special: ClassVar[tuple[Special, ...]] = (
+        Special({"epochs": 100}, protocols=("few-shot",), shots=(2, 7)),
+        Special({"epochs": 50}, protocols=("few-shot",), shots=(1, 1)),
+        Special({"epochs": 50}, protocols=("cross-dataset", "domain")),
+        Special({"epochs": 50}, data=("imagenet",)),
+    )
+    about: ClassVar[About] = About(
+        citation="Gao et al., CLIP-Adapter: Better Vision-Language Models with Feature Adapters, IJCV 2023",
+        year=2021,
+        touches="the image feature",
+        parameters=131_072,
+        code="gaopengcuhk/CLIP-Adapter 08d07f8",
+        licence="none stated",
+    )
+    config: ClipAdapterConfig
+
+    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
+        super().__init__(clip, config, seed=seed, **saved)
+        self.needs = Needs(drawn_images=False, held_out=self.config.choose_ratio)
+        generator = torch.Generator().manual_seed(seed)
+        width = clip.geometry.embed_dim
+        hidden = max(1, width // self.config.reduction)
+        self.down = random_linear(generator, width, hidden, bias=False)
+        self.up = random_linear(generator, hidden, width, bias=False)
+        self.ratio: Tensor
+        self.register_buffer("ratio", torch.tensor(self.config.ratio))
+
+    def classes(self, clip: FrozenClip, classes: ClassList) -> Tensor:
+        """Text features (C, E) of the list's template."""
+        return text_weights(clip, classes)
+
+    def adapted(self, feature_BE: Tensor) -> Tensor:
+        """What the two layers make of image features."""
+        adapted_BE: Tensor = self.up(self.down(feature_BE).relu()).relu()
+        return adapted_BE
+
+    def forward(
+        self, clip: FrozenClip, image: Mapping[str, Tensor], text: Tensor, batch: Batch | None = None
+    ) -> Output:
+        """Cosines of blended image features and class features."""
+        feature_BE = image["feature"]
+        blended_BE = unit(self.ratio * self.adapted(feature_BE) + (1 - self.ratio) * feature_BE)
+        return Output({"logits": clip.temperature * blended_BE @ text.T}, {"cls": blended_BE}, classes=text)
+
+    @torch.no_grad()
+    def finish(self, clip: FrozenClip, draw: Draw, held: Draw | None) -> None:
+        """Choose the ratio, if that was asked for; it stays if none is better."""
+        if held is None or not self.config.choose_ratio:
+            return
+        text, best, most = self.classes(clip, held.classes), self.config.ratio, -1
+        for ratio in (self.config.ratio, *RATIOS):
+            self.ratio.fill_(ratio)
+            right = int((self(clip, held.image, text).logits.argmax(1) == held.labels).sum())
+            best, most = (ratio, right) if right > most else (best, most)
+        self.ratio.fill_(best)
+
+    def facts(self) -> dict[str, str]:
+        """The ratio."""
+        return {"ratio": f"{float(self.ratio):g}"}

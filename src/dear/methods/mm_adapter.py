@@ -1,0 +1,183 @@
+"""Multi-Modal Adapter: a small attention block over the features of all classes and of the image.
+
+Shapes: B images, C classes, E joint embedding, D attention width, H heads, K = D / H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from dear.backbone.clip import FrozenClip
+from dear.config import Settings
+from dear.data.prompts import ClassList
+from dear.methods.about import About
+from dear.methods.base import Batch, Method, Needs, Output, unit
+from dear.methods.recipe import Recipe, Special
+from dear.methods.sentences import text_weights
+from dear.methods.tokens import random_linear
+
+TINY = 1e-12
+
+
+class MMAdapterConfig(Settings):
+    """Config of Multi-Modal Adapter."""
+
+    variant: Literal["additive", "blocked"] = "additive"
+    """What the mask does: it adds 1 to scores between image and classes, or blocks all others. With the latter, one
+    linear map each leads into and out of the attention."""
+    width: int = Field(default=128, ge=1)
+    """Width of the attention."""
+    heads: int = Field(default=4, ge=1)
+    """Attention heads; they divide the width."""
+    hidden: int = Field(default=32, ge=1)
+    """Width of the bottleneck before and after the attention; of the additive variant."""
+    image_ratio: float = Field(default=0.2, ge=0, le=1)
+    """Share of the adapted image feature."""
+    text_ratio: float = Field(default=0.2, ge=0, le=1)
+    """Share of the adapted class features."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width is {self.width}, which {self.heads} heads do not divide: change one of them")
+        return self
+
+
+class ClassTokens(NamedTuple):
+    """What the attention knows before it sees an image."""
+
+    features: Tensor
+    """(C, E) frozen class features."""
+    queries: Tensor
+    """(C, H, K), scaled."""
+    keys: Tensor
+    values: Tensor
+    most: Tensor
+    """(C, H) largest score of a class with any class."""
+    weight: Tensor
+    """(C, H) sum of e^(score − most) over all classes."""
+    mixed: Tensor
+    """(C, H, K) values of all classes, summed with these weights."""
+
+
+class MMAdapter(Method):
+    """A small attention block over the features of all classes and of the image; both are adapted."""
+
+    name: ClassVar[str] = "mm_adapter"
+    Config: ClassVar[type[Settings]] = MMAdapterConfig
+    recipe: ClassVar[Recipe] = Recipe(
+        optimiser="adam",
+        lr=5e-3,
+        decay=1e-4,
+        batch_size=256,
+        epochs=200,
+        patience=20,
+        warmup_epochs=0,
+        schedule="constant",
+        augment=False,
+    )
+    special: ClassVar[tuple[Special, ...]] = (Special(config={"width": 256}),)
+    about: ClassVar[About] = About(
+        citation="Seputis et al., Multi-Modal Adapter for Vision-Language Models, arXiv 2409.02958, 2024",
+        year=2024,
+        touches="image and class features",
+        parameters=107_712,
+        code="dqmis/clip-mma 1287cb5",
+        licence="none stated",
+    )
+    needs: Needs = Needs(independent=False)
+    config: MMAdapterConfig
+
+    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
+        super().__init__(clip, config, seed=seed, **saved)
+        generator = torch.Generator().manual_seed(seed)
+        outer, width, hidden = clip.geometry.embed_dim, self.config.width, self.config.hidden
+        self.downsampler: nn.Module
+        self.upsampler: nn.Module
+        if self.config.variant == "blocked":
+            self.downsampler = random_linear(generator, outer, width)
+            self.upsampler = random_linear(generator, width, outer)
+        else:
+            self.downsampler = nn.Sequential(
+                random_linear(generator, outer, hidden), random_linear(generator, hidden, width)
+            )
+            self.upsampler = nn.Sequential(
+                random_linear(generator, width, hidden), nn.GELU(), random_linear(generator, hidden, outer)
+            )
+        self.mha = nn.MultiheadAttention(width, self.config.heads)
+        with torch.no_grad():
+            bound = (6 / (4 * width)) ** 0.5  # Xavier's, of the three maps as one
+            self.mha.in_proj_weight.copy_((torch.rand(3 * width, width, generator=generator) * 2 - 1) * bound)
+            self.mha.out_proj.weight.copy_((torch.rand(width, width, generator=generator) * 2 - 1) * width**-0.5)
+            self.mha.in_proj_bias.zero_()
+            self.mha.out_proj.bias.zero_()
+
+    def classes(self, clip: FrozenClip, classes: ClassList) -> Tensor:
+        """Text features (C, E) of the list's template."""
+        return text_weights(clip, classes)
+
+    def projected(self, features: Tensor) -> list[Tensor]:
+        """Queries, keys and values (…, H, K) of features (…, E)."""
+        heads = self.config.heads, self.config.width // self.config.heads
+        whole = nn.functional.linear(self.downsampler(features), self.mha.in_proj_weight, self.mha.in_proj_bias)
+        queries, keys, values = (one.reshape(*one.shape[:-1], *heads) for one in whole.chunk(3, -1))
+        return [queries * heads[1] ** -0.5, keys, values]
+
+    def adapted(self, mixed: Tensor) -> Tensor:
+        """Unit features (…, E) from the attention's mixtures of values (…, H, K)."""
+        return unit(self.upsampler(self.mha.out_proj(mixed.flatten(-2))))
+
+    def text(self, clip: FrozenClip, frozen: Tensor, batch: Batch | None = None) -> ClassTokens:
+        """Everything that classes do among themselves, once for all images: O(C²)."""
+        queries, keys, values = self.projected(frozen)
+        if self.config.variant == "blocked":
+            none = queries.new_zeros(queries.shape[:2])
+            return ClassTokens(frozen, queries, keys, values, none, none, torch.zeros_like(values))
+        scores_HCC = torch.einsum("ihk,jhk->hij", queries, keys)
+        most_HC = scores_HCC.detach().amax(2)
+        weights_HCC = torch.exp(scores_HCC - most_HC[..., None])
+        mixed_CHK = torch.einsum("hij,jhk->ihk", weights_HCC, values)
+        return ClassTokens(frozen, queries, keys, values, most_HC.T, weights_HCC.sum(2).T, mixed_CHK)
+
+    def forward(
+        self, clip: FrozenClip, image: Mapping[str, Tensor], text: ClassTokens, batch: Batch | None = None
+    ) -> Output:
+        """Cosines of adapted image and class features."""
+        feature_BE = unit(image["feature"])
+        queries, keys, values = self.projected(feature_BE)
+        to_classes_BHC = torch.einsum("bhk,chk->bhc", queries, text.keys)
+        blocked, ratio = self.config.variant == "blocked", self.config.image_ratio
+        if blocked:
+            mixed_BHK = torch.einsum("bhc,chk->bhk", to_classes_BHC.softmax(2), text.values)
+        else:
+            own_BH1 = (queries * keys).sum(2, keepdim=True)
+            shares = torch.cat([to_classes_BHC + 1, own_BH1], 2).softmax(2)
+            mixed_BHK = torch.einsum("bhc,chk->bhk", shares[..., :-1], text.values) + shares[..., -1:] * values
+        image_BE = unit(ratio * self.adapted(mixed_BHK) + (1 - ratio) * feature_BE)
+        how = self._blocked if blocked else self._additive
+        cosines_BC = how(image_BE, keys, values, text)
+        return Output({"logits": clip.temperature * cosines_BC}, {"cls": image_BE})
+
+    def _additive(self, image_BE: Tensor, keys: Tensor, values: Tensor, text: ClassTokens) -> Tensor:
+        """Every class adds the image to what it found among the classes: O(B·C)."""
+        ratio = self.config.text_ratio
+        score_BCH = torch.einsum("chk,bhk->bch", text.queries, keys) + 1
+        most_BCH = torch.maximum(score_BCH, text.most).detach()
+        before, extra = torch.exp(text.most - most_BCH), torch.exp(score_BCH - most_BCH)
+        total = text.weight * before + extra
+        mixed = (before / total)[..., None] * text.mixed + (extra / total)[..., None] * values[:, None]
+        classes_BCE = unit(ratio * self.adapted(mixed) + (1 - ratio) * text.features)
+        return torch.einsum("be,bce->bc", image_BE, classes_BCE)
+
+    def _blocked(self, image_BE: Tensor, keys: Tensor, values: Tensor, text: ClassTokens) -> Tensor:
+        """Every class sees the image alone, so all are moved towards one feature, and lengths follow from cosines."""
+        ratio, towards_BE = self.config.text_ratio, self.adapted(values)
+        along_BC = towards_BE @ text.features.T
+        square_BC = ratio**2 + (1 - ratio) ** 2 + 2 * ratio * (1 - ratio) * along_BC
+        moved_B1 = (image_BE * towards_BE).sum(1, keepdim=True)
+        return (ratio * moved_B1 + (1 - ratio) * image_BE @ text.features.T) / square_BC.clamp_min(TINY).sqrt()

@@ -1,0 +1,62 @@
+"""Tip-Adapter: cached features of the training images as a second classifier beside the text."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from dear.config import Settings
+from dear.methods.about import About
+from dear.methods.cache import CacheConfig, CacheMethod, Scale, Steps, grid_values
+from dear.methods.recipe import Recipe, Special
+
+PUBLISHED = {
+    "imagenet": (1.17, (7.0, 3.0)),
+    "caltech101": (3.0, (12.0, 5.0)),
+    "oxford_pets": (1.17, (7.0, 3.0)),
+    "stanford_cars": (3.0, (20.0, 10.0)),
+    "oxford_flowers": (10.0, (50.0, 50.0)),
+    "food101": (1.17, (10.0, 10.0)),
+    "fgvc_aircraft": (5.0, (30.0, 30.0)),
+    "sun397": (1.17, (12.0, 10.0)),
+    "dtd": (2.0, (13.0, 13.0)),
+    "eurosat": (2.0, (12.0, 10.0)),
+    "ucf101": (3.0, (7.0, 3.0)),
+}
+"""Initial α, and how far β and α are searched, by data set."""
+
+
+class TipConfig(CacheConfig):
+    """Config of Tip-Adapter."""
+
+    search_scale: tuple[Scale, Scale] = Field(default=(7.0, 3.0), strict=False)
+    """Upper ends of the searches for β and α."""
+    search_steps: tuple[Steps, Steps] = Field(default=(200, 20), strict=False)
+    """Number of values of β and α that are tried."""
+
+
+class TipAdapter(CacheMethod):
+    """Cached features of the training images as a second classifier; nothing is trained."""
+
+    name: ClassVar[str] = "tip_adapter"
+    Config: ClassVar[type[Settings]] = TipConfig
+    recipe: ClassVar[Recipe] = Recipe(epochs=0, crop=(0.5, 1.0))
+    special: ClassVar[tuple[Special, ...]] = tuple(
+        Special(config={"init_alpha": alpha, "search_scale": scale}, data=(data,))
+        for data, (alpha, scale) in PUBLISHED.items()
+    )
+    about: ClassVar[About] = About(
+        citation="Zhang et al., Tip-Adapter: Training-free Adaption of CLIP for Few-shot Classification, ECCV 2022",
+        year=2022,
+        touches="logits, by cached image features",
+        parameters=0,
+        code="gaopengcuhk/Tip-Adapter d0e2d6f",
+        licence="none stated",
+    )
+    config: TipConfig
+
+    def tried(self) -> list[list[float]]:
+        """Values of β and α."""
+        scales, steps = self.config.search_scale, self.config.search_steps
+        return [grid_values(scale, count) for scale, count in zip(scales, steps, strict=True)]
