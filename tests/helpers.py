@@ -99,7 +99,7 @@ def move_parameters(model: dear.Model, seed: int = 0) -> None:
     """Shake everything trainable, as training would."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.trainable().values():
-        scale = 0.3 * parameter.std() if parameter.numel() > 1 else 0.3
+        scale = 0.3 * (float(parameter.std()) if parameter.numel() > 1 else 1.0) or 0.1  # some start at zero
         parameter += scale * torch.randn(parameter.shape, generator=generator)
 
 

@@ -17,6 +17,7 @@ M = TypeVar("M", bound=type[Method])
 OWN = {
     "atprompt": "dear.methods.atprompt:ATPrompt",
     "cocoop": "dear.methods.cocoop:CoCoOp",
+    "clip_lora": "dear.methods.clip_lora:ClipLora",
     "coop": "dear.methods.coop:CoOp",
     "dear": "dear.methods.dear.method:DearMethod",
     "ivlp": "dear.methods.ivlp:IVLP",
@@ -29,6 +30,7 @@ OWN = {
     "provp": "dear.methods.provp:ProVP",
     "skiptuning": "dear.methods.skiptuning:SkipTuning",
     "vpt": "dear.methods.vpt:VPT",
+    "mma": "dear.methods.mma:MMA",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }
 GROUP = "dear.methods"

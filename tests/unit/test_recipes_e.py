@@ -1,0 +1,61 @@
+"""Published settings of CLIP-LoRA, MMA, TextRefiner and LLaMP, as data."""
+
+import math
+
+import pytest
+
+import dear
+from dear.engine.optim import rate, total_steps
+from dear.engine.settings import TrainSettings
+from dear.methods.recipe import Case, resolve, special_config
+
+
+def own(name, protocol="base-to-novel", data="dtd", shots=16, **changes):
+    """The resolved recipe and config of a method's own recipe."""
+    method, case = dear.get_method(name), Case(protocol, data, shots)
+    recipe = resolve(method.recipe, method.special, "own", case, changes)
+    return recipe, method.Config(**special_config(method.special, "own", case))
+
+
+def rates(recipe, steps_per_epoch, shots=16, base=None, floor=None):
+    last = total_steps(recipe, steps_per_epoch, shots)
+    return [rate(recipe, base or recipe.lr, step, steps_per_epoch, last) for step in range(last)]
+
+
+@pytest.mark.parametrize("shots", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("protocol", ["few-shot", "base-to-novel", "cross-dataset", "domain"])
+def test_clip_lora_is_the_same_everywhere(protocol, shots):
+    recipe, config = own("clip_lora", protocol, "imagenet", shots)
+    assert (recipe.optimiser, recipe.lr, recipe.decay, recipe.betas) == ("adamw", 2e-4, 1e-2, (0.9, 0.999))
+    assert (recipe.batch_size, recipe.drop_last, recipe.warmup_epochs, recipe.clip_norm) == (32, False, 0, None)
+    assert config.model_dump() == {
+        "encoder": "both",
+        "position": "all",
+        "matrices": "qkv",
+        "rank": 2,
+        "alpha": 1.0,
+        "dropout": 0.25,
+        "template": "a photo of a {}.",
+    }
+    assert config.scale == pytest.approx(0.70710678)
+    count = 500 * shots
+    expected = [1e-6 + (2e-4 - 1e-6) * (1 + math.cos(math.pi * i / count)) / 2 for i in range(count)]
+    assert rates(recipe, 7, shots) == pytest.approx(expected)
+
+
+def test_epochs_that_are_told_take_the_place_of_steps_per_shot():
+    recipe, _ = own("clip_lora", **TrainSettings(epochs=3).changes())
+    assert total_steps(recipe, 7, 16) == 21
+    assert TrainSettings(lr=0.1).changes() == {"lr": 0.1}
+
+
+def test_mma():
+    recipe, config = own("mma")
+    assert (recipe.optimiser, recipe.momentum, recipe.decay, recipe.batch_size) == ("sgd", 0.9, 5e-4, 16)
+    assert recipe.drop_last
+    assert rates(recipe, 1) == pytest.approx([1.5e-3, 1.357e-3, 9.82e-4, 5.18e-4, 1.43e-4], rel=2e-3)
+    assert (config.first, config.last, config.width, config.scale) == (5, 12, 32, 0.001)
+    assert own("mma", data="imagenet")[0].batch_size == 128
+    for protocol in ("cross-dataset", "domain"):
+        recipe, config = own("mma", protocol, "imagenet")
+        assert (recipe.epochs, recipe.batch_size, config.first) == (1, 128, 9)
