@@ -3,6 +3,7 @@
 import torch
 
 from dear.methods.recipe import Recipe
+from dear.methods.textrefiner import local_rows
 from vectors.compare import Case, Difference, classes_of, own_name
 from vectors.family_a import sgd
 
@@ -74,7 +75,66 @@ def mma(facts, tensors) -> Case:
     )
 
 
-READERS = {"clip_lora": clip_lora, "mma": mma}
+def local_tokens(run):
+    """Local rows of the training step, and which rows of an image are classified on their own."""
+    states = run.model.states(run.tensors["input/images"], training=True)
+    rows, _ = run.model.method.trans(states["projected"], training=True)
+    numbers = torch.arange(rows.shape[1]).float()[None, :, None].expand(rows.shape[0], -1, 1)
+    chosen = local_rows(numbers, states["cls_attention"], run.facts["settings"]["top_patches"])
+    return {"out/local_tokens": rows, "out/top_rows": chosen.view(rows.shape[0], -1)[:, :-1].long()}
+
+
+def memory(run, steps):
+    """The memory and the running statistics after the steps."""
+    found = {f"cache/after_step{step}": steps[f"step{step}/cache"] for step in (1, 2)}
+    for name in ("running_mean", "running_var"):
+        found[f"bn/{name}_after_step1"] = steps[f"step1/trans.bn.{name}"]
+    return found
+
+
+def textrefiner(facts, tensors) -> Case:
+    told = facts["settings"]
+    config = {
+        "words": told["ctx_init"] or "",
+        "context": told["n_ctx"],
+        "per_class": told["csc"],
+        "position": told["class_token_position"],
+        "slots": told["cache_size"],
+        "alpha": told["alpha"],
+        "momentum": told["momentum"],
+        "balance": told["balance"],
+        "distill": told["distill"],
+        "patches": told["top_patches"],
+    }
+
+    def found(run):
+        method, clip = run.model.method, run.model.clip
+        with torch.no_grad():
+            refined = run.model.text().refined
+        return {**local_tokens(run), "out/text_refined": refined, "init/ctx": type(method)(clip, method.config).ctx}
+
+    def later(run, steps):
+        with torch.no_grad():
+            after = run.model(run.tensors["input/images"]).logits
+        return {**memory(run, steps), "out/logits_eval_step2": after, "out/logits_local": run.out.rest["local"]}
+
+    return Case(
+        "textrefiner",
+        config,
+        classes_of(facts),
+        sgd(facts),
+        found=found,
+        later=later,
+        tolerance={
+            "step2": 5e-7,
+            "cache": 1e-5,
+            "bn": 1e-5,
+            "out/logits_local": 1e-5 * float(tensors["out/logits_local"].abs().max()),
+        },
+    )
+
+
+READERS = {"clip_lora": clip_lora, "mma": mma, "textrefiner": textrefiner}
 
 
 def alpha_over_rank(monkeypatch):
@@ -120,8 +180,36 @@ def one_layer_too_low(monkeypatch):
     monkeypatch.setattr(mma, "of_twelve", shifted)
 
 
+def averaged_write(monkeypatch):
+    """Slots get the mean of their rows instead of the weighted sum."""
+    from dear.methods import textrefiner
+
+    def mean(memory, rows, momentum):
+        slot = (rows @ memory.T).argmax(1)
+        counts = torch.bincount(slot, minlength=len(memory))[:, None]
+        sums = torch.zeros_like(memory).index_add(0, slot, rows) / counts.clamp_min(1)
+        written = momentum * memory + (1 - momentum) * sums
+        return torch.nn.functional.normalize(torch.where(counts > 0, written, memory), dim=1)
+
+    monkeypatch.setattr(textrefiner, "rewritten", mean)
+
+
+def refined_of_unit_length(monkeypatch):
+    """Refined class features lose their lengths."""
+    from dear.methods import textrefiner
+
+    right = textrefiner.refine
+
+    def shorter(*args):
+        found = right(*args)
+        return found._replace(refined=found.classes)
+
+    monkeypatch.setattr(textrefiner, "refine", shorter)
+
+
 SPOILT = {
     "clip_lora": {"α/r": alpha_over_rank, "no decay": no_decay},
     "clip_lora-dropout": {"one mask for all matrices": one_mask, "no decay": no_decay},
     "mma": {"gradients are not divided": true_gradient, "layers are one too low": one_layer_too_low},
+    "textrefiner": {"averaged write": averaged_write, "refined features of unit length": refined_of_unit_length},
 }

@@ -31,6 +31,7 @@ OWN = {
     "skiptuning": "dear.methods.skiptuning:SkipTuning",
     "vpt": "dear.methods.vpt:VPT",
     "mma": "dear.methods.mma:MMA",
+    "textrefiner": "dear.methods.textrefiner:TextRefiner",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }
 GROUP = "dear.methods"
