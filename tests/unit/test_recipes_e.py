@@ -59,3 +59,13 @@ def test_mma():
     for protocol in ("cross-dataset", "domain"):
         recipe, config = own("mma", protocol, "imagenet")
         assert (recipe.epochs, recipe.batch_size, config.first) == (1, 128, 9)
+
+
+@pytest.mark.parametrize("protocol", ["base-to-novel", "cross-dataset", "domain", "few-shot"])
+def test_textrefiner(protocol):
+    recipe, config = own("textrefiner", protocol, "imagenet")
+    assert (recipe.optimiser, recipe.lr, recipe.batch_size, recipe.drop_last) == ("sgd", 2e-3, 32, True)
+    assert rates(recipe, 1)[:3] == pytest.approx([1e-5, 2e-3, 2e-3 * (1 + math.cos(math.pi / 10)) / 2])
+    assert len(rates(recipe, 1)) == 10
+    assert (config.words, config.slots, config.alpha, config.momentum) == ("a photo of a", 25, 0.2, 0.8)
+    assert (config.balance, config.distill, config.patches) == (50, 20, 5)

@@ -46,6 +46,8 @@ class Case:
     draws: Mapping[str, Tensor] = field(default_factory=dict)
     """Random numbers by the names that the method asks for them."""
     files: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[["Run"], None] = lambda run: None
+    """What the method does with the draw of the file, before anything is asked."""
     found: Callable[["Run"], Mapping[str, Tensor]] = lambda run: {}
     """Further quantities of ours by the names of the file, such as "out/meta_bias"."""
     later: Callable[["Run", Tensors], Mapping[str, Tensor]] = lambda run, steps: {}
@@ -54,8 +56,6 @@ class Case:
     """Comparisons that are not of one tensor."""
     names: Mapping[str, str] = field(default_factory=dict)
     """From beginnings of the file's parameter names to ours, where a name of theirs is a function of ours."""
-    prepare: Callable[[Any], None] = lambda method: None
-    """Puts into the fresh method what the file gives in the place of a source of ours."""
     tolerance: Mapping[str, float] = field(default_factory=dict)
     """By name of a tensor or of its kind ("step2"), where it is not the usual one."""
     unread: tuple[str, ...] = ()
@@ -122,7 +122,6 @@ def start(case: Case, facts, tensors: Tensors) -> Run:
     """The model of a case, with the parameters and buffers of its file."""
     clip = tiny_clip(facts["clip_seed"])
     method = make_method(case.method, clip, case.config, files=case.files, companions=case.companions)
-    case.prepare(method)
     given = {own_name(case, name.split("/", 1)[1]): t for name, t in tensors.items() if name.startswith(STATE)}
     own = method.state_dict()
     restore(method, {**own, **{name: tensor.clone() for name, tensor in given.items()}})
@@ -173,6 +172,7 @@ def compare(path: Path, reader: Callable[[dict[str, Any], Tensors], Case]) -> tu
     facts, tensors = read_pair(path)
     case, further = reader(facts, tensors), list[Difference]()
     run = start(case, facts, tensors)
+    case.prepare(run)
     ours = dict(before_training(run))
     ours |= case.found(run)  # before the steps change anything
     if "loss/total" in tensors:

@@ -47,7 +47,7 @@ def clip_lora(facts, tensors) -> Case:
         config,
         classes_of(facts),
         adamw(facts),
-        draws={name: mask.transpose(0, 1).float() for name, mask in keep.items()},
+        draws={f"{name}.{row}": mask[row].float() for name, mask in keep.items() for row in range(len(mask))},
         names={"text.": "text_lora.", "vision.": "vision_lora."},
         found=lambda run: {"out/cosine_eval": cosines(run)},
         later=lambda run, steps: {"out/cosine_eval_step2": cosines(run), "out/logits": run.out.logits},
@@ -146,9 +146,10 @@ def alpha_over_rank(monkeypatch):
 
 def one_mask(monkeypatch):
     """All matrices of a block share the mask of q."""
-    from dear.methods import clip_lora
+    from dear.methods.inside import Dropout
 
-    monkeypatch.setattr(clip_lora, "_of_block", lambda dropout, block: lambda letter, x: dropout(f"{block}.q", x))
+    right = Dropout.__call__
+    monkeypatch.setattr(Dropout, "__call__", lambda self, letter, x: right(self, "q", x))
 
 
 def no_decay(monkeypatch):

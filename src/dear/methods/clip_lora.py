@@ -108,20 +108,17 @@ class ClipLora(Method):
             {str(b): nn.ModuleDict({m: LowRank(width, rank, generator) for m in matrices}) for b in chosen}
         )
 
-    def _adapted(self, layers: Sequence[Layer], terms: nn.ModuleDict, dropout: Dropout | None) -> list[Layer]:
-        """A tower's layers with the terms on them."""
-        found = list(layers)
+    def _adapted(
+        self, layers: Sequence[Layer], terms: nn.ModuleDict, tower: str, batch: Batch | None, read: Tensor | None = None
+    ) -> list[Layer]:
+        """A tower's layers with the terms on them; `read` is the row that a sequence is read at, if not the first."""
+        found, probability = list(layers), self.config.dropout
         for block, of_block in terms.items():
-            drop = None if dropout is None else _of_block(dropout, block)
+            drop = Dropout(batch, probability, f"{tower}.{block}", read) if batch and probability else None
             found[int(block)] = with_low_rank(
                 layers[int(block)], dict(of_block.named_children()), self.config.scale, drop
             )
         return found
-
-    def _dropout(self, batch: Batch | None, rows: int, read: Tensor, tower: str) -> Dropout | None:
-        if batch is None or not self.config.dropout:
-            return None
-        return Dropout(batch, self.config.dropout, rows, read, f"{tower}.")
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> Rows | Tensor:
         """Rows before the first changed layer; class features, if the text tower is not changed."""
@@ -137,8 +134,7 @@ class ClipLora(Method):
         if isinstance(frozen, Tensor):
             return frozen
         rows = frozen.unshare(0) if batch is not None and self.config.dropout else frozen
-        dropout = self._dropout(batch, rows.words.shape[1], rows.end, "text")
-        layers = self._adapted(clip.text.layers, self.text_lora, dropout)
+        layers = self._adapted(clip.text.layers, self.text_lora, "text", batch, rows.end)
         return unit(clip.text.features(rows, 1 + min(map(int, self.text_lora)), layers=layers))
 
     def forward(
@@ -148,15 +144,7 @@ class ClipLora(Method):
         if not len(self.vision_lora):
             return super().forward(clip, image, text, batch)
         first = 1 + min(map(int, self.vision_lora))
-        rows_BND = image[f"rows@{first}"]
-        cls_B = torch.zeros(rows_BND.shape[0], dtype=torch.int64, device=rows_BND.device)
-        dropout = self._dropout(batch, rows_BND.shape[1], cls_B, "vision")
-        layers = self._adapted(clip.vision.layers, self.vision_lora, dropout)
-        x_BD = clip.vision.run(rows_BND, first, layers=layers, read=[0])[:, 0]
+        layers = self._adapted(clip.vision.layers, self.vision_lora, "vision", batch)
+        x_BD = clip.vision.run(image[f"rows@{first}"], first, layers=layers, read=[0])[:, 0]
         feature_BE = unit(clip.vision.read(x_BD))
         return Output({"logits": clip.temperature * feature_BE @ text.T}, {"cls": feature_BE}, classes=text)
-
-
-def _of_block(dropout: Dropout, block: str) -> Any:
-    """Dropout by a matrix of one block."""
-    return lambda letter, x: dropout(f"{block}.{letter}", x)

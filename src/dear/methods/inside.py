@@ -39,27 +39,29 @@ class LowRank(nn.Module):
 
 
 class Dropout:
-    """Dropout by masks that are named, so that each matrix has its own in every step, whatever is cut or left out."""
+    """Dropout by masks that are named, one per matrix and row: the same whatever is cut off or left out."""
 
-    def __init__(self, batch: Batch, probability: float, rows: int, read: Tensor, prefix: str) -> None:
+    def __init__(self, batch: Batch, probability: float, name: str, read: Tensor | None = None) -> None:
         """Prepare it.
 
         Args:
             batch: the training step.
             probability: of a number to be dropped.
-            rows: L, all rows of a sequence.
-            read: (B,) the row that the last layer, which gets that one alone as a query, is read at.
-            prefix: what the names of the masks begin with.
+            name: what the names of the masks begin with.
+            read: (B,) the row that a single query row is; None: the first one.
         """
-        self._batch, self._probability, self._rows, self._read, self._prefix = batch, probability, rows, read, prefix
+        self._batch, self._probability, self._name, self._read = batch, probability, name, read
 
-    def __call__(self, name: str, x_BLD: Tensor) -> Tensor:
-        """`x_BLD` with some numbers zero and the others larger; one row is the row that is read."""
-        drawn = self._batch.draw(f"{self._prefix}{name}", self._rows, x_BLD.shape[-1])
-        keep = (drawn >= self._probability).to(x_BLD.device)
-        if x_BLD.shape[1] == 1 < self._rows:
+    def __call__(self, letter: str, x_BLD: Tensor) -> Tensor:
+        """The input of a matrix with some numbers zero and the others larger."""
+        rows, width = x_BLD.shape[1:]
+        single = rows == 1 and self._read is not None
+        needed = int(self._read.max()) + 1 if single and self._read is not None else rows
+        drawn = [self._batch.draw(f"{self._name}.{letter}.{row}", width) for row in range(needed)]
+        keep = (torch.stack(drawn, dim=1) >= self._probability).to(x_BLD.device)
+        if single:
             keep = keep[torch.arange(keep.shape[0], device=keep.device), self._read][:, None]
-        return x_BLD * keep[:, : x_BLD.shape[1]] / (1 - self._probability)
+        return x_BLD * keep / (1 - self._probability)
 
 
 def with_low_rank(

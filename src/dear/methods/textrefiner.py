@@ -130,8 +130,8 @@ class TextRefiner(CoOp):
     recipe: ClassVar[Recipe] = Recipe(**DASSL, epochs=10)
     special: ClassVar[tuple[Any, ...]] = ()
     about: ClassVar[About] = About(
-        citation="Xie et al., TextRefiner: Internal Visual Feature as Efficient Refiner for VLMs Prompt Tuning, "
-        "AAAI 2025",
+        citation="Xie et al., TextRefiner: Internal Visual Feature as Efficient Refiner for Vision-Language Models "
+        "Prompt Tuning, AAAI 2025",
         year=2025,
         touches="words of the prompt, class features",
         parameters=1_052_672,
