@@ -14,6 +14,7 @@ from PIL import Image
 import dear
 from dear.loading import make_method
 from dear.roles.rolemap import CORE_ATTRIBUTES, HeadRole, Provenance
+from tiny_lm import tiny_lm
 
 TINY_CONFIGS = {
     "plain": {
@@ -75,8 +76,11 @@ def varied_roles(clip: dear.FrozenClip, first_layer: int | None = None) -> dear.
     return dear.RoleMap(heads=tuple(heads), provenance=Provenance(source="made up for a test"))
 
 
-SPECIAL_CONFIGS: dict[str, dict[str, Any]] = {"dear": {"mask": "all_mixed"}}
-"""What a method must be told on a tiny CLIP: no role map is shipped for one."""
+SPECIAL_CONFIGS: dict[str, dict[str, Any]] = {
+    "dear": {"mask": "all_mixed"},
+    "llamp": {"lm": tiny_lm(), "paraphrases": 2, "llm_prompts": 2},
+}
+"""What a method must be told on a tiny CLIP: no role map is shipped for one, and no language model at all."""
 WITHOUT_GRADIENT: dict[str, set[str]] = {"atprompt": {"ctx_att3"}}
 """Parameters of a method that get no gradient from its loss at the start, by name of the method."""
 CANCELLING: dict[str, set[str]] = {"textrefiner": {"trans.conv1.bias"}}

@@ -3,9 +3,11 @@
 import math
 
 import pytest
+import torch
+from torch import nn
 
 import dear
-from dear.engine.optim import rate, total_steps
+from dear.engine.optim import make_optimiser, rate, total_steps
 from dear.engine.settings import TrainSettings
 from dear.methods.recipe import Case, resolve, special_config
 
@@ -19,7 +21,7 @@ def own(name, protocol="base-to-novel", data="dtd", shots=16, **changes):
 
 def rates(recipe, steps_per_epoch, shots=16, base=None, floor=None):
     last = total_steps(recipe, steps_per_epoch, shots)
-    return [rate(recipe, base or recipe.lr, step, steps_per_epoch, last) for step in range(last)]
+    return [rate(recipe, base or recipe.lr, step, steps_per_epoch, last, floor) for step in range(last)]
 
 
 @pytest.mark.parametrize("shots", [1, 2, 4, 8, 16])
@@ -69,3 +71,31 @@ def test_textrefiner(protocol):
     assert len(rates(recipe, 1)) == 10
     assert (config.words, config.slots, config.alpha, config.momentum) == ("a photo of a", 25, 0.2, 0.8)
     assert (config.balance, config.distill, config.patches) == (50, 20, 5)
+
+
+def test_llamp():
+    recipe, config = own("llamp")
+    assert (recipe.optimiser, recipe.decay, recipe.clip_norm, recipe.batch_size) == ("adamw", 5e-5, 1.0, 4)
+    assert (recipe.lr, recipe.groups, recipe.drop_last) == (2e-4, {"lora.*": 2e-5}, False)
+    found = rates(recipe, 20, floor=1e-5)
+    assert len(found) == 400
+    assert found[:2] == [1e-5] * 2
+    assert found[2:20] == [2e-4] * 18
+    cosine = [2e-4 * (1 + math.cos(math.pi * epoch / 20)) / 2 for epoch in range(1, 20)]
+    assert found[20::20] == pytest.approx([max(1e-5, one) for one in cosine])
+    assert found[-1] == 1e-5
+    assert rates(recipe, 20, base=2e-5, floor=5e-6)[::40][:2] == pytest.approx(
+        [5e-6, 2e-5 * (1 + math.cos(math.pi / 10)) / 2]
+    )
+    assert (config.paraphrases, config.llm_prompts, config.llm_depth, config.lambda_dist) == (11, 16, 9, 2.5)
+    short, _ = own("llamp", data="imagenet")
+    assert rates(short, 20, floor=1e-5) == found[:200]
+    recipe, config = own("llamp", "few-shot")
+    assert (recipe.epochs, recipe.lr, config.lambda_dist) == (50, 2e-5, 1.0)
+    assert rates(recipe, 1)[25] == pytest.approx(1e-5)
+
+
+def test_floors_by_group():
+    named = {name: nn.Parameter(torch.zeros(1)) for name in ("lora.6.q.A", "norm.weight")}
+    optimiser = make_optimiser(dear.get_method("llamp").recipe, named)
+    assert [(group["base_lr"], group["floor"]) for group in optimiser.param_groups] == [(2e-5, 5e-6), (2e-4, 1e-5)]

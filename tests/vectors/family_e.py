@@ -1,9 +1,16 @@
 """CLIP-LoRA, MMA, TextRefiner, LLaMP: `settings` in the JSON → a case."""
 
+import atexit
+import shutil
+import tempfile
+
 import torch
 
+from dear.methods.base import unit
 from dear.methods.recipe import Recipe
 from dear.methods.textrefiner import local_rows
+from dear.methods.tokens import prompted_image
+from tiny_lm import write_llama
 from vectors.compare import Case, Difference, classes_of, own_name
 from vectors.family_a import sgd
 
@@ -134,7 +141,88 @@ def textrefiner(facts, tensors) -> Case:
     )
 
 
-READERS = {"clip_lora": clip_lora, "mma": mma, "textrefiner": textrefiner}
+def write_language_model(facts, tensors) -> str:
+    """The file's language model as a folder."""
+    told, folder = facts["language_model"], tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    weights = {name.removeprefix("lm/"): t.numpy() for name, t in tensors.items() if name.startswith("lm/")}
+    sizes = {"heads": told["heads"], "kv_heads": told["kv_heads"], "eps": told["eps"], "theta": told["theta"]}
+    return write_llama(folder, weights, **sizes)
+
+
+def llamp(facts, tensors) -> Case:
+    told = facts["settings"]
+    lists = {"base": classes_of(facts), "new": classes_of(facts, names=facts["novel_classes"])}
+    subsets = {tuple(one.names): subset for subset, one in lists.items()}
+    blocks = told["lora_blocks"]
+    config = {
+        "lm": write_language_model(facts, tensors),
+        "paraphrases": told["templates"],
+        "llm_prompts": told["llm_prompts"],
+        "decoder_layers": told["decoder_layers"],
+        "llm_depth": told["llm_depth"],
+        "text_prompts": told["text_prompts"],
+        "text_depth": told["text_depth"],
+        "vision_prompts": told["vision_prompts"],
+        "vision_depth": told["vision_depth"],
+        "lora_first": blocks[0] + 1,
+        "lora_last": blocks[1] + 1,
+        "lora_rank": told["lora_rank"],
+        "lora_alpha": float(told["lora_alpha"]),
+        "lora_dropout": float(told["lora_dropout"]),
+        "lambda_dist": float(told["lambda_dist"]),
+        "l1_text": float(told["l1_text"]),
+        "l1_image": float(told["l1_image"]),
+        "label_smoothing": float(told["label_smoothing"]),
+    }
+
+    def inputs(classes):
+        subset = subsets[tuple(classes.names)]
+        pairs = [(f"input/lm_ids/{subset}.{k}", f"input/lm_mask/{subset}.{k}") for k in range(told["templates"])]
+        return [(tensors[ids], tensors[mask]) for ids, mask in pairs]
+
+    def prepare(run):
+        method = run.model.method
+        method.language_inputs = inputs
+        method.targets = lambda clip, classes: unit(tensors[f"input/clip_text/{subsets[tuple(classes.names)]}"])
+        method.logit_scale = torch.nn.Parameter(tensors["param/logit_scale"].clone())  # in fp64, as the file has it
+
+    return Case(
+        "llamp",
+        config,
+        lists["base"],
+        adamw(facts, groups={"lora.*": told["lora_lr"]}, clip_norm=told["clip_grad_norm"]),
+        draws={"paraphrase": torch.tensor([(told["template_of_the_step"] + 0.5) / told["templates"]])},
+        prepare=prepare,
+        found=lambda run: llamp_outputs(run, lists),
+        later=lambda run, steps: {"out/cosine": run.out.rest["cosine"]},
+        tolerance={"step2": 1e-5, "step2/logit_scale": 1e-8, "out/scores_base": 1e-6, "out/scores_new": 1e-6},
+    )
+
+
+@torch.no_grad()
+def llamp_outputs(run, lists):
+    """Features and scores of both class lists, what the language model remembers, and the start."""
+    method, clip, images, found = run.model.method, run.model.clip, run.tensors["input/images"], {}
+    for subset, classes in lists.items():
+        model = run.model.for_classes(classes)
+        (_, told), memories = model.frozen_parts()[0], model.frozen_parts()[0][1].memories
+        found[f"out/text_{subset}"] = torch.stack([method.features(clip, told, memory) for memory in memories])
+        found[f"out/scores_{subset}"] = model(images).logits.exp()
+        cache = torch.stack([torch.stack(layer) for layer in memories[0].layers])
+        seen = memories[0].mask_CL[None, None, :, None, :, None].bool()
+        found[f"cache/{subset}.0"] = torch.where(seen, cache, run.tensors[f"cache/{subset}.0"])
+    states, layers = run.model.states(images, training=True), method._layers(clip, None, "")
+    prompts = list(method.visual_prompts)
+    found["out/image_features"] = prompted_image(clip, states["rows@1"], prompts, tower=layers)
+    first = min(method._lora.values())
+    taught = clip.vision.run(states[method._teacher], first, layers=layers, read=[0])[:, 0]
+    found["out/image_features_teacher"] = clip.vision.read(taught)
+    found["init/text_prompts.0"] = type(method)(clip, method.config).text_prompts[0]
+    return found
+
+
+READERS = {"clip_lora": clip_lora, "llamp": llamp, "mma": mma, "textrefiner": textrefiner}
 
 
 def alpha_over_rank(monkeypatch):
@@ -208,9 +296,43 @@ def refined_of_unit_length(monkeypatch):
     monkeypatch.setattr(textrefiner, "refine", shorter)
 
 
+def clean_teacher(monkeypatch):
+    """The teacher is plain CLIP."""
+    from dear.methods.llamp import LLaMP
+
+    def taught(self, clip, image, batch):
+        rows = image[self._teacher]
+        return unit(clip.vision.read(clip.vision.run(rows, min(self._lora.values()), read=[0])[:, 0]))
+
+    monkeypatch.setattr(LLaMP, "_taught", torch.no_grad()(taught))
+
+
+def padding_is_counted(monkeypatch):
+    """Positions of the language model count padding."""
+    from dear.methods.language import Copies
+
+    right = Copies.run
+
+    def counted(self, x, memory, *rest):
+        return right(self, x, memory._replace(mask_CL=torch.ones_like(memory.mask_CL)), *rest)
+
+    monkeypatch.setattr(Copies, "run", counted)
+
+
+def one_rate(monkeypatch):
+    """Low-rank terms have the rate of the others."""
+    from vectors import compare
+
+    right = compare.make_optimiser
+    monkeypatch.setattr(
+        compare, "make_optimiser", lambda recipe, named: right(recipe.model_copy(update={"groups": {}}), named)
+    )
+
+
 SPOILT = {
     "clip_lora": {"α/r": alpha_over_rank, "no decay": no_decay},
     "clip_lora-dropout": {"one mask for all matrices": one_mask, "no decay": no_decay},
+    "llamp": {"clean teacher": clean_teacher, "padding is counted": padding_is_counted, "one rate": one_rate},
     "mma": {"gradients are not divided": true_gradient, "layers are one too low": one_layer_too_low},
     "textrefiner": {"averaged write": averaged_write, "refined features of unit length": refined_of_unit_length},
 }

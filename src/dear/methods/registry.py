@@ -21,6 +21,7 @@ OWN = {
     "coop": "dear.methods.coop:CoOp",
     "dear": "dear.methods.dear.method:DearMethod",
     "ivlp": "dear.methods.ivlp:IVLP",
+    "llamp": "dear.methods.llamp:LLaMP",
     "maple": "dear.methods.maple:MaPLe",
     "mmrl": "dear.methods.mmrl:MMRL",
     "mmrlpp": "dear.methods.mmrlpp:MMRLpp",
