@@ -75,7 +75,10 @@ def varied_roles(clip: dear.FrozenClip, first_layer: int | None = None) -> dear.
     return dear.RoleMap(heads=tuple(heads), provenance=Provenance(source="made up for a test"))
 
 
-SPECIAL_CONFIGS: dict[str, dict[str, Any]] = {"dear": {"mask": "all_mixed"}}
+SPECIAL_CONFIGS: dict[str, dict[str, Any]] = {
+    "dear": {"mask": "all_mixed"},
+    "role_gains": {"mask": "all_mixed"},
+}
 """What a method must be told on a tiny CLIP: no role map is shipped for one."""
 WITHOUT_GRADIENT: dict[str, set[str]] = {}
 """Parameters of a method that get no gradient from its loss at the start, by name of the method."""

@@ -143,7 +143,7 @@ def _to_its_end(
 ) -> Progress:
     """Everything between an untrained model and a finished one: begin, steps, finish."""
     items, kept_back = job.held() if model.method.needs.held_out else (job.items, ())
-    draw = _draw(job, model, items, workers)
+    draw = _draw(job, model, items, workers, how["cache"])
     if draw is not None and not resuming:
         model.method.begin(model.clip, draw)
     progress = _train(job, model, items, folder, ranks, resuming, workers=workers, **how)
@@ -153,13 +153,14 @@ def _to_its_end(
     return progress
 
 
-def _draw(job: Job, model: Model, items: Sequence[Item], workers: int) -> Draw | None:
+def _draw(job: Job, model: Model, items: Sequence[Item], workers: int, cache: Path | None) -> Draw | None:
     """The drawn images as quantities, for methods that look at them before or after training."""
     if not (model.method.overrides("begin") or model.method.overrides("finish")):
         return None
     if not model.method.needs.drawn_images:
         return Draw({}, torch.empty(0, dtype=torch.int64), model.required_classes(), job.seed)
-    return drawn_images(model, job.dataset, items, seed=job.seed, crop=job.resolved.crop, workers=workers)
+    how: dict[str, Any] = {"crop": job.resolved.crop, "workers": workers, "cache": cache}
+    return drawn_images(model, job.dataset, items, seed=job.seed, **how)
 
 
 def _train(
@@ -175,9 +176,9 @@ def _train(
     on_step: Callable[[Metrics], None] | None,
     on_cache: Callable[[int], None] | None,
 ) -> Progress:
-    recipe = job.resolved
-    if not model.trainable() or not (recipe.epochs or recipe.steps_per_shot):
-        return Progress()
+    recipe, own = job.resolved, model.method.recipe
+    if not model.trainable() or not all(one.epochs or one.steps_per_shot for one in (recipe, own)):
+        return Progress()  # a method without gradient steps has none by any recipe
     if job.cached_views and cache is not None:
         read = cached_views(
             model,

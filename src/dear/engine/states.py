@@ -107,13 +107,18 @@ def evaluation_states(
     workers: int,
     problems: dict[int, str],
     progress: Progressed | None = None,
+    names: Sequence[str] | None = None,
 ) -> Iterator[StateBatch]:
-    """Quantities of test images, in order; what cannot be read is put into `problems` by its index."""
+    """Quantities of images without augmentation, in order; what cannot be read is put into `problems` by its index.
+
+    They are those that the method reads of test images, or `names`.
+    """
+    names = model.names() if names is None else names
     if cache is None:
-        yield from _live(model, dataset, items, batch_size, workers, problems, progress)
+        yield from _live(model, dataset, items, batch_size, workers, problems, progress, names)
         return
     keys = [row_key(dataset, item) for item in items]
-    names, preprocess = model.names(), model.clip.preprocess_eval
+    preprocess = model.clip.preprocess_eval
     compute = _computer(model.clip, names)
 
     def anew(item: Item) -> States:
@@ -151,12 +156,13 @@ def _live(
     workers: int,
     problems: dict[int, str],
     progress: Progressed | None,
+    names: Sequence[str],
 ) -> Iterator[StateBatch]:
     for part in image_batches(dataset.images(items), model.clip.preprocess_eval, size=batch_size, workers=workers):
         bad = [index for index in range(part.start, part.stop) if index not in part.indices]
         problems |= dict(zip(bad, part.problems, strict=True))
         if part.images is not None:
-            yield StateBatch(part.indices, model.states(part.images.to(model.clip.device)))
+            yield StateBatch(part.indices, model.states(part.images.to(model.clip.device), names=names))
         if progress:
             progress(part.stop)
 
@@ -254,11 +260,22 @@ def cached_views(
 
 
 def drawn_images(
-    model: Model, dataset: Dataset, items: Sequence[Item], *, seed: int, crop: tuple[float, float], workers: int
+    model: Model,
+    dataset: Dataset,
+    items: Sequence[Item],
+    *,
+    seed: int,
+    crop: tuple[float, float],
+    workers: int,
+    cache: Path | None = None,
 ) -> Draw:
-    """The images to train on as quantities, `needs.views` augmented views of each: for `begin` and `finish`."""
-    clip, names = model.clip, model.names(training=True)
-    own = [name for name in names if not name.startswith(PLAIN)]
+    """The images to train on as quantities, `needs.views` augmented views of each: for `begin` and `finish`.
+
+    What `forward` reads is left out if training asks for it without augmentation only; that may come from the cache.
+    """
+    clip, needs, names = model.clip, model.method.needs, model.names(training=True)
+    plain = [name for name in names if name.startswith(PLAIN)]
+    own = [name for name in names if name not in plain and (PLAIN + name not in plain or name in needs.training)]
     transform = replace(clip.preprocess_train, scale=crop)
 
     def drawn(view: int) -> ImageList:
@@ -268,15 +285,30 @@ def drawn_images(
 
         return ImageList(tuple(item.id for item in items), augmented)
 
-    passes = [
-        _all_states(model, drawn(view), lambda image: image, own, workers) for view in range(model.method.needs.views)
-    ]
-    kept, image = passes[0][0], {name: torch.stack([states[name] for _, states in passes]) for name in own}
-    if plain := [name for name in names if name.startswith(PLAIN)]:
-        shown = dataset.images([items[place] for place in kept])
-        image |= _all_states(model, shown, clip.preprocess_eval, plain, workers)[1]
+    kept, image = list(range(len(items))), States()
+    if own:
+        passes = [_all_states(model, drawn(view), lambda image: image, own, workers) for view in range(needs.views)]
+        kept, image = passes[0][0], {name: torch.stack([states[name] for _, states in passes]) for name in own}
+    if plain:
+        shown = [items[place] for place in kept]
+        good, found = _plain_states(model, dataset, shown, plain, cache, workers)
+        image = {name: tensor[:, good] for name, tensor in image.items()} | found
+        kept = [kept[place] for place in good]
     labels = torch.tensor([items[place].label for place in kept])
     return Draw(image, labels.to(clip.device), model.required_classes(), seed)
+
+
+def _plain_states(
+    model: Model, dataset: Dataset, items: Sequence[Item], names: Sequence[str], cache: Path | None, workers: int
+) -> tuple[list[int], States]:
+    """Which items can be read, and their quantities without augmentation, by names that begin with "plain:"."""
+    bare = [name.removeprefix(PLAIN) for name in names]
+    how: dict[str, Any] = {"cache": cache, "batch_size": BATCH, "workers": workers, "problems": {}, "names": bare}
+    parts = list(evaluation_states(model, dataset, items, **how))
+    if not parts:
+        raise ImageError("None of the images can be read.")
+    found = {PLAIN + name: torch.cat([part.states[name] for part in parts]) for name in bare}
+    return [index for part in parts for index in part.indices], found
 
 
 def held_images(model: Model, dataset: Dataset, items: Sequence[Item], *, seed: int, workers: int) -> Draw | None:

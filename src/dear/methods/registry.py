@@ -23,6 +23,7 @@ OWN = {
     "vpt": "dear.methods.vpt:VPT",
     "mmrl": "dear.methods.mmrl:MMRL",
     "mmrlpp": "dear.methods.mmrlpp:MMRLpp",
+    "role_gains": "dear.methods.role_gains:RoleGains",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }
 GROUP = "dear.methods"
