@@ -67,6 +67,8 @@ class ClassesEntry(_Strict):
     names: list[str]
     template: str
     dataset: str | None = None
+    descriptions: dict[str, list[str]] | None = None
+    """Sentences about each class; left out if there are none."""
 
 
 class Manifest(_Strict):
@@ -105,7 +107,7 @@ def save(model: Savable, folder: str | Path, *, overwrite: bool = False) -> Path
     folder = as_folder(folder)
     files = _contents(model.method)
     manifest = _manifest(model, files)
-    files[MANIFEST] = documents.to_json(documents.sealed(manifest.model_dump()))
+    files[MANIFEST] = documents.to_json(documents.sealed(_content(manifest)))
     trained = sum(parameter.numel() for parameter in model.method.parameters())  # also of one that was loaded
     try:
         if not overwrite:
@@ -173,7 +175,9 @@ def _manifest(model: Savable, files: dict[str, bytes]) -> Manifest:
     clip, classes = model.clip, model.classes
     listed = None
     if classes is not None:
-        listed = ClassesEntry(names=list(classes.names), template=classes.template, dataset=classes.dataset)
+        told = {name: list(one) for name, one in (classes.descriptions or {}).items()}
+        named: dict[str, Any] = {"template": classes.template, "dataset": classes.dataset, "descriptions": told or None}
+        listed = ClassesEntry(names=list(classes.names), **named)
     return Manifest(
         format=FORMAT,
         format_version=FORMAT_VERSION,
@@ -191,6 +195,14 @@ def _manifest(model: Savable, files: dict[str, bytes]) -> Manifest:
         trained_on=list(model.trained_on),
         files={name: FileEntry(bytes=len(data), sha256=sha256(data)) for name, data in files.items()},
     )
+
+
+def _content(manifest: Manifest) -> dict[str, Any]:
+    """The manifest as plain values."""
+    content = manifest.model_dump()
+    if content["classes"] and content["classes"]["descriptions"] is None:
+        del content["classes"]["descriptions"]
+    return content
 
 
 def _refuse_replacing(folder: Path, files: dict[str, bytes]) -> None:

@@ -78,7 +78,11 @@ def load(folder: str | Path, clip: FrozenClip | None = None, *, device: str | to
     except ValueError as error:
         raise CorruptArtefactError(f"{folder / TENSORS} does not fit its settings: {error}.") from None
     saved = manifest.classes
-    classes = None if saved is None else class_list(saved.names, saved.template, dataset=saved.dataset)
+    classes = (
+        None
+        if saved is None
+        else class_list(saved.names, saved.template, dataset=saved.dataset, descriptions=saved.descriptions)
+    )
     return Model(backbone, method, classes, trained_on=manifest.trained_on).eval().requires_grad_(False)
 
 

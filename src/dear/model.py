@@ -81,12 +81,23 @@ class Model(nn.Module):
     # Classes -------------------------------------------------------------------------------------------------------
 
     def for_classes(
-        self, classes: Sequence[str] | ClassList, template: str | None = None, *, chunk: int | None = None
+        self,
+        classes: Sequence[str] | ClassList,
+        template: str | None = None,
+        *,
+        descriptions: Mapping[str, Sequence[str]] | None = None,
+        chunk: int | None = None,
     ) -> Model:
-        """The same model for other classes: a view that shares every weight and keeps class features of its own."""
+        """The same model for other classes: a view that shares every weight and keeps class features of its own.
+
+        Classes that the model knows keep their `descriptions` unless others are given.
+        """
+        known = {**((self.classes.descriptions if self.classes else None) or {}), **(descriptions or {})}
         if not isinstance(classes, ClassList):
             usual = self.classes.template if self.classes else DEFAULT_TEMPLATE
-            classes = class_list(classes, template or usual)
+            classes = class_list(classes, template or usual, descriptions=known)
+        elif classes.descriptions is None and known:
+            classes = classes.with_descriptions(known)
         return Model(
             self.clip,
             self.method,

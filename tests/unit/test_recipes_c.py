@@ -45,6 +45,10 @@ RECIPES = [
     ("mmrlpp", FEW, "dtd", {"batch_size": 32, "epochs": 100, "lr": 2e-3}),
     ("mmrlpp", FEW, "imagenet", {"batch_size": 32, "epochs": 5, "lr": 1e-3}),
     ("mmrlpp", CROSS, "imagenet", {"batch_size": 32, "epochs": 1, "lr": 1e-3, "warmup_epochs": 0}),
+    ("tac", BASE, "dtd", {**DASSL, "optimiser": "sgd", "lr": 2.5e-3, "batch_size": 8, "epochs": 20}),
+    ("tac", BASE, "dtd", {"crop": (0.4, 1.0), "average": "equal", "warmup_epochs": 1}),
+    ("tac", FEW, "dtd", {"epochs": 20, "crop": (0.4, 1.0)}),
+    ("tac", CROSS, "imagenet", {"epochs": 5, "crop": (0.8, 1.0), "batch_size": 8, "average": "equal"}),
 ]
 
 
@@ -63,6 +67,9 @@ CONFIGS = [
     ("mmrlpp", FEW, "eurosat", {"reg_weight": 0.01, "beta": 0.2, "width": 512}),
     ("mmrlpp", DOMAIN, "imagenet", {"reg_weight": 0.1, "beta": 0.9}),
     ("mmrlpp", BASE, "somebody's", {"reg_weight": 3.0, "beta": 0.7}),
+    ("tac", BASE, "dtd", {"clusters": 5, "text_context": 5, "vision_context": 5, "text_depth": 12, "views": 4}),
+    ("tac", BASE, "dtd", {"text_weight": 20.0, "image_weight": 25.0, "dropout": 0.3, "vision_depth": 12}),
+    ("tac", DOMAIN, "imagenet", {"text_context": 10, "vision_context": 10, "clusters": 5}),
 ]
 
 
@@ -97,6 +104,7 @@ def test_values_by_data_set(method, values):
         ("mmrl", BASE, "dtd", [1e-5, 1e-3, 9.76e-4]),
         ("mmrl", CROSS, "imagenet", [1e-3]),
         ("mmrlpp", FEW, "dtd", [1e-5, 2e-3, 2e-3]),
+        ("tac", BASE, "dtd", [1e-5, 2.5e-3, 2.48e-3]),
     ],
 )
 def test_rates_of_the_first_epochs(method, protocol, data, first):
@@ -104,7 +112,7 @@ def test_rates_of_the_first_epochs(method, protocol, data, first):
 
 
 def test_the_shared_recipe_is_untouched():
-    for name in ("mmrl", "mmrlpp"):
+    for name in ("mmrl", "mmrlpp", "tac"):
         method = dear.get_method(name)
         assert resolve(method.recipe, method.special, "shared", Case(CROSS, "imagenet")) == SHARED
         assert special_config(method.special, "shared", Case(CROSS, "imagenet")) == {}
@@ -129,7 +137,7 @@ def count(method, **config):
     return sum(p.numel() for p in method(Sizes, method.Config(**config)).parameters())
 
 
-@pytest.mark.parametrize("method", ["mmrl", "mmrlpp"])
+@pytest.mark.parametrize("method", ["mmrl", "mmrlpp", "tac"])
 def test_sizes_on_vit_b_16(method):
     assert count(method) == dear.get_method(method).about.parameters
 

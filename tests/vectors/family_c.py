@@ -75,7 +75,56 @@ def mmrlpp(facts, tensors) -> Case:
     return representations(facts, tensors, "mmrlpp", **own)
 
 
-READERS = {"mmrl": mmrl, "mmrlpp": mmrlpp}
+def renamed(tensors, old, new):
+    """A parameter list of a file by our name: a method cannot have one called as one of its functions."""
+    for name in [name for name in tensors if name.startswith((f"param/{old}.", f"grad/{old}."))]:
+        group, rest = name.split("/", 1)
+        tensors[f"{group}/{new}{rest.removeprefix(old)}"] = tensors.pop(name)
+
+
+def tac(facts, tensors) -> Case:
+    told = facts["settings"]
+    config = {
+        "clusters": told["n_clusters"],
+        "text_context": told["n_ctx_text"],
+        "vision_context": told["n_ctx_vision"],
+        "text_depth": told["depth_text"],
+        "vision_depth": told["depth_vision"],
+        "text_weight": float(told["text_weight"]),
+        "image_weight": float(told["image_weight"]),
+        "dropout": told["dropout"],
+        "views": told["views"],
+    }
+    renamed(tensors, "text", "text_prompts")
+    weigh(tensors, l1_text=told["text_weight"], l1_image=told["image_weight"])
+    tensors["buffer/centres"] = tensors["input/cluster_centers"]
+    tensors["input/labels"] = tensors["input/labels"].repeat(told["views"])
+    draws = {"adapted": tensors["input/keep_adapted"], "frozen": tensors["input/keep_frozen"].repeat(told["views"], 1)}
+    first = facts["random"]["kmeans_first_centers"]
+
+    def found(run):
+        from dear.methods.tac import cluster_centres, described
+
+        model, out = run.model, trained(run)
+        fresh = type(model.method)(model.clip, model.method.config)
+        novel = model.for_classes(classes_of(facts, template=facts["template"], names=facts["novel_classes"]))
+        with torch.no_grad():
+            return {
+                "input/cluster_centers": cluster_centres(described(model.clip, model.classes), first),
+                "out/text_start": fresh.text_prompts[0],
+                "out/features_image": out.features["cls"],
+                "out/features_image_frozen": out.rest["plain_image"],
+                "out/features_text": out.classes,
+                "out/features_text_frozen": out.rest["target"],
+                "out/logits": out.logits,
+                "out/logits_novel_eval": novel(tensors["input/images"]).logits,
+            }
+
+    classes = classes_of(facts, template=facts["template"], descriptions=facts["descriptions"])
+    return Case("tac", config, classes, constant(facts), draws=draws, found=found)
+
+
+READERS = {"mmrl": mmrl, "mmrlpp": mmrlpp, "tac": tac}
 
 
 def tokens_behind_the_words(monkeypatch):
@@ -111,7 +160,36 @@ def tokens_made_anew(monkeypatch):
     monkeypatch.setattr(MMRLpp, "carries", False)
 
 
+def open_mask(monkeypatch):
+    """Patches read the cluster tokens."""
+    from dear.methods.tac import TAC
+
+    right = TAC._mask
+    monkeypatch.setattr(TAC, "_mask", lambda self, originals: torch.ones_like(right(self, originals)))
+
+
+def unit_sentences(monkeypatch):
+    """Every sentence is normalised before the mean."""
+    from dear.backbone.text import TextTower
+
+    right = TextTower.encode
+    monkeypatch.setattr(TextTower, "encode", lambda *args: torch.nn.functional.normalize(right(*args), dim=-1))
+
+
+def no_dropout_of_the_target(monkeypatch):
+    """Plain CLIP's image features keep all their numbers."""
+    from dear.methods.tac import TAC
+
+    right = TAC._dropped
+    monkeypatch.setattr(TAC, "_dropped", lambda self, x, b, name: x if name == "frozen" else right(self, x, b, name))
+
+
 SPOILT = {
     "mmrl": {"tokens behind the first word": tokens_behind_the_words, "half of the drift": half_of_the_drift},
     "mmrlpp": {"the other beta": reversed_beta, "no flow in the image tower": tokens_made_anew},
+    "tac": {
+        "patches read clusters": open_mask,
+        "unit sentences": unit_sentences,
+        "no dropout of the target": no_dropout_of_the_target,
+    },
 }

@@ -13,7 +13,6 @@ from dear import __version__
 from dear.backbone.clip import FrozenClip
 from dear.config import Settings
 from dear.data.dataset import Dataset, Item
-from dear.data.prompts import class_list
 from dear.data.splits import Half, few_shot, held_out, labels_of, restrict
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError
@@ -52,7 +51,7 @@ class Job:
         """The untrained model with its classes."""
         published = special_config(get_method(self.method).special, self.recipe, self.case)
         method = make_method(self.method, clip, {**published, **self.config}, seed=self.seed)
-        classes = class_list(self.class_names, self.dataset.template, dataset=self.dataset.name)
+        classes = self.dataset.classes(self.class_names)
         return Model(clip, method, classes, trained_on=self.class_names, chunk=self.train.class_chunk)
 
     @property
@@ -106,7 +105,10 @@ def make_job(dataset: Dataset, *, shots: int, seed: int, half: Half = "all", **o
 def describe(job: Job, model: Model) -> dict[str, Any]:
     """Everything that decides a job's result, as plain values."""
     clip, method = model.clip, model.method
+    told = job.dataset.classes(job.class_names).descriptions
+    described = {} if told is None else {"descriptions_sha256": sha256(json.dumps(told, sort_keys=True).encode())}
     return {
+        **described,
         "data": job.dataset.name,
         "template": job.dataset.template,
         "classes": list(job.class_names),

@@ -17,7 +17,6 @@ from dear.artefact import MANIFEST, TENSORS, read_manifest
 from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import PLAIN
 from dear.data.dataset import Dataset, Item
-from dear.data.prompts import class_list
 from dear.data.splits import shots_to_json
 from dear.engine.checkpoint import Progress
 from dear.engine.feed import Feed, Read, live_views
@@ -62,7 +61,7 @@ def run_job(
         _refuse_inside(folder, job.dataset)
     model, ranks = job.build(clip), join(clip.device)
     if job.half != "all":  # the other half will be tested: what cannot be a prompt is found before training
-        clip.text.tokenize(class_list(job.dataset.class_names, job.dataset.template).prompts())
+        clip.text.tokenize(job.dataset.classes().prompts())
     check_whole_batch(model.method, job.train.micro_batch, ranks.world)
     how: dict[str, Any] = {"cache": cache, "workers": workers, "on_step": on_step, "on_cache": on_cache}
     if folder is None:

@@ -19,11 +19,12 @@ OWN = {
     "dear": "dear.methods.dear.method:DearMethod",
     "ivlp": "dear.methods.ivlp:IVLP",
     "maple": "dear.methods.maple:MaPLe",
-    "promptsrc": "dear.methods.promptsrc:PromptSRC",
-    "vpt": "dear.methods.vpt:VPT",
     "mmrl": "dear.methods.mmrl:MMRL",
     "mmrlpp": "dear.methods.mmrlpp:MMRLpp",
+    "promptsrc": "dear.methods.promptsrc:PromptSRC",
     "role_gains": "dear.methods.role_gains:RoleGains",
+    "tac": "dear.methods.tac:TAC",
+    "vpt": "dear.methods.vpt:VPT",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }
 GROUP = "dear.methods"

@@ -65,7 +65,7 @@ class RoleGains(Method):
     Config: ClassVar[type[Settings]] = RoleGainsConfig
     recipe: ClassVar[Recipe] = Recipe(epochs=0)
     about: ClassVar[About] = About(
-        citation="This project",
+        citation="This project, 2026",
         year=2026,
         touches="contributions of heads to the image feature",
         parameters=None,

@@ -77,9 +77,12 @@ def deep_words(layers: Sequence[Tensor], at: int = 1) -> Callable[[int, Rows], R
     return edit
 
 
-def prompted_image(clip: FrozenClip, rows_BND: Tensor, layers: Sequence[Tensor]) -> Tensor:
+def prompted_image(
+    clip: FrozenClip, rows_BND: Tensor, layers: Sequence[Tensor], masks: Callable[[int], Tensor | None] | None = None
+) -> Tensor:
     """The image feature (B, E), unnormalised, with learned rows `layers[i]` (P, D) at the end of the input of layer
     i + 1, from `rows@1`; those of the first layer pass the input norm. After the last of them they stay and evolve.
+    `masks` as in `VisionTower.run`.
     """
     count = rows_BND.shape[1]
 
@@ -93,4 +96,4 @@ def prompted_image(clip: FrozenClip, rows_BND: Tensor, layers: Sequence[Tensor])
     def kept(layer: int) -> int | None:
         return count if layer < len(layers) else None
 
-    return clip.vision.read(clip.vision.run(rows_BND, edit=edit, read=[0], kept=kept)[:, 0])
+    return clip.vision.read(clip.vision.run(rows_BND, edit=edit, masks=masks, read=[0], kept=kept)[:, 0])
