@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -14,7 +16,7 @@ from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
 from dear import documents
-from dear.backbone.clip import FrozenClip
+from dear.backbone.clip import FrozenClip, content_hash
 from dear.card import card, is_card
 from dear.data.prompts import ClassList
 from dear.errors import (
@@ -82,6 +84,8 @@ class Manifest(_Strict):
     classes: ClassesEntry | None
     trained_on: list[str] = []
     """Classes that were trained on; of format 1, those it was saved with."""
+    companions: dict[str, dict[str, str]] = {}
+    """What the models were that it was made with, by content; left out if there are none."""
     files: dict[Annotated[str, Field(pattern=FILE_NAME)], FileEntry] = Field(max_length=16)
 
 
@@ -100,6 +104,23 @@ class Savable(Protocol):
     method: Method
     classes: ClassList | None
     trained_on: tuple[str, ...]
+
+    @property
+    def companions(self) -> Mapping[str, Savable]:
+        """The models that it was made with."""
+        ...
+
+
+def identity(model: Savable) -> dict[str, str]:
+    """What a model is, by content: its method, its CLIP's weights, and everything that was trained or set."""
+    settings = model.method.config.model_dump(mode="json", exclude=set(model.companions))
+    beside = [settings, model.method.files, {name: identity(one) for name, one in model.companions.items()}]
+    told = content_hash(dict(model.method.state_dict())) + json.dumps(beside, sort_keys=True)
+    return {
+        "method": model.method.name,
+        "weights_sha256": model.clip.weights_sha256,
+        "state_sha256": sha256(told.encode()),
+    }
 
 
 def save(model: Savable, folder: str | Path, *, overwrite: bool = False) -> Path:
@@ -193,6 +214,7 @@ def _manifest(model: Savable, files: dict[str, bytes]) -> Manifest:
         ),
         classes=listed,
         trained_on=list(model.trained_on),
+        companions={name: identity(one) for name, one in model.companions.items()},
         files={name: FileEntry(bytes=len(data), sha256=sha256(data)) for name, data in files.items()},
     )
 
@@ -202,6 +224,8 @@ def _content(manifest: Manifest) -> dict[str, Any]:
     content = manifest.model_dump()
     if content["classes"] and content["classes"]["descriptions"] is None:
         del content["classes"]["descriptions"]
+    if not content["companions"]:
+        del content["companions"]
     return content
 
 

@@ -72,11 +72,12 @@ def train(
 
 def _train(job: Job, clip: FrozenClip, out: Path, training: ask.Training, how: dict[str, Any]) -> str:
     """Train with a bar, tell what was wrong with the images, and say what came out."""
+    from dear.engine.job import UNLABELLED
     from dear.engine.run import run_job
 
     counts = Counter(item.label for item in job.items)
     few = [name for label, name in enumerate(job.class_names) if counts[label] < job.shots]
-    if few:
+    if few and UNLABELLED not in counts:
         say(f"note: {len(few)} class(es) have fewer than {job.shots} images, such as {few[0]!r}: all of them are used.")
     write_config = training.config_writer(out, clip=clip.name, pretrained=clip.pretrained)
     problems: dict[str, None] = {}

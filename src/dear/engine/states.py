@@ -5,6 +5,7 @@ Stores are keyed by the names of `dear.backbone.frozen`, so methods that read th
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,14 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dear.backbone.clip import FrozenClip
-from dear.backbone.frozen import PLAIN, States, shape_of
+from dear.artefact import identity
+from dear.backbone.frozen import PLAIN, TERMS, States, shape_of
 from dear.data.dataset import Dataset, Item
 from dear.data.images import ImageList, image_batches
 from dear.engine.feed import Read, Views, view_name
 from dear.engine.ranks import Ranks
 from dear.engine.store import PrefixStore, prefix_key
-from dear.errors import ConfigError, ImageError
+from dear.errors import ImageError
 from dear.files import sha256
 from dear.methods.base import Draw
 from dear.model import Model
@@ -45,14 +46,10 @@ class StateBatch:
 class Stores:
     """One store per quantity, under one transform; a row of the whole is there if it is in every one of them."""
 
-    def __init__(self, cache: Path, clip: FrozenClip, names: Sequence[str], transform: str) -> None:
-        if further := [name for name in names if ":" in name and not name.startswith(("terms:", PLAIN))]:
-            raise ConfigError(f"{further[0]} cannot be kept in a cache: train without --cached-views.")
+    def __init__(self, cache: Path, model: Model, names: Sequence[str], transform: str) -> None:
         self._stores = {
             name: PrefixStore.open(
-                cache,
-                prefix_key(clip, name.removeprefix(PLAIN), EVALUATION if name.startswith(PLAIN) else transform),
-                shape_of(clip.vision, name.removeprefix(PLAIN)),
+                cache, *_kind(model, name.removeprefix(PLAIN), EVALUATION if name.startswith(PLAIN) else transform)
             )
             for name in names
         }
@@ -91,6 +88,19 @@ class Stores:
                 stack.callback(store.close)
 
 
+def _kind(model: Model, name: str, transform: str) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """What a quantity's store is known by, and the shape of its rows; a companion's counts by its content."""
+    if not _of_companion(name):
+        return prefix_key(model.clip, name, transform), shape_of(model.clip.vision, name)
+    other = model.companion(name)
+    what = json.dumps({"image feature of": identity(other)}, sort_keys=True)
+    return prefix_key(other.clip, what, transform), (other.clip.geometry.embed_dim,)
+
+
+def _of_companion(name: str) -> bool:
+    return ":" in name and not name.startswith(TERMS)
+
+
 def row_key(dataset: Dataset, item: Item) -> str:
     """Names an image as it is now, wherever it lies: two folders may bear the same name and equal files."""
     place = sha256(f"{dataset.source} {dataset.root}".encode())[:16]
@@ -119,12 +129,12 @@ def evaluation_states(
         return
     keys = [row_key(dataset, item) for item in items]
     preprocess = model.clip.preprocess_eval
-    compute = _computer(model.clip, names)
+    compute = _computer(model, names)
 
     def anew(item: Item) -> States:
         return compute(preprocess(dataset.open(item.id))[None])
 
-    with Stores(cache, model.clip, names, EVALUATION) as stores:
+    with Stores(cache, model, names, EVALUATION) as stores:
         chosen = [index for index, key in enumerate(keys) if key not in stores]
         listed = dataset.images([items[i] for i in chosen])
         found = _fill(stores, listed, preprocess, compute, [keys[i] for i in chosen], workers, progress)
@@ -188,12 +198,15 @@ def _fill(
     return problems
 
 
-def _computer(clip: FrozenClip, names: Sequence[str]) -> Callable[[Tensor], States]:
+def _computer(model: Model, names: Sequence[str]) -> Callable[[Tensor], States]:
     """What goes into stores: always by the towers' own pass, whoever asks first."""
 
     @torch.inference_mode()
     def compute(images: Tensor) -> States:
-        found = clip.frozen(images.to(clip.device), [name.removeprefix(PLAIN) for name in names])
+        bare, shown = [name.removeprefix(PLAIN) for name in names], images.to(model.clip.device)
+        own = [name for name in bare if not _of_companion(name)]
+        found = model.clip.frozen(shown, own) if own else {}
+        found |= {name: model.companion(name).image_features(shown) for name in bare if name not in own}
         return {name: found[name.removeprefix(PLAIN)].float().cpu() for name in names}
 
     return compute
@@ -223,7 +236,7 @@ def cached_views(
     wanted = [(index, view) for index in range(len(items)) for view in range(views)]
     keys = {place: f"{row_key(dataset, items[place[0]])} view {place[1]}" for place in wanted}
     transform = replace(clip.preprocess_train, scale=crop)
-    compute = _computer(clip, own_names)
+    compute = _computer(model, own_names)
     told = f"training views, crops of {crop[0]:g} to {crop[1]:g}"
 
     def draw(index: int, view: int) -> Tensor:
@@ -233,14 +246,14 @@ def cached_views(
     def anew(place: tuple[int, int]) -> States:
         return compute(draw(*place)[None])
 
-    with Stores(cache, clip, own_names, told) as stores:
+    with Stores(cache, model, own_names, told) as stores:
         own = [place for place in wanted[ranks.rank :: ranks.world] if keys[place] not in stores]
         drawn: Any = ImageList(tuple(keys[place] for place in own), lambda position: draw(*own[position]))  # type: ignore[arg-type, return-value]
         _fill(stores, drawn, lambda view: view, compute, [keys[place] for place in own], workers, progress)
     ranks.wait()
-    stores, lock, per_step = Stores(cache, clip, own_names, told), Lock(), model.method.needs.views
-    plain = Stores(cache, clip, plain_names, EVALUATION) if plain_names else None
-    compute_plain = _computer(clip, plain_names)
+    stores, lock, per_step = Stores(cache, model, own_names, told), Lock(), model.method.needs.views
+    plain = Stores(cache, model, plain_names, EVALUATION) if plain_names else None
+    compute_plain = _computer(model, plain_names)
 
     def read(index: int, epoch: int) -> Views:
         first = random.Random(f"first view {seed} {items[index].id}").randrange(views)

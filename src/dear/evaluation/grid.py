@@ -41,6 +41,7 @@ from dear.files import sha256, write_atomic
 from dear.folders import check_ours, held, remove_ours
 from dear.loading import make_method
 from dear.methods.recipe import RecipeName
+from dear.methods.registry import get_method
 from dear.model import Model
 
 CELLS, RUNS, OLD = "cells", "runs", ".old"
@@ -221,8 +222,11 @@ def _untestable(cells: Sequence[Cell], setting: Setting) -> Iterator[str]:
 def _check_methods(cells: Sequence[Cell], setting: Setting) -> None:
     """Build every method with every choice once."""
     clip = _clip(setting.clip, setting.pretrained, setting.device)
-    for method, choices in dict.fromkeys((cell.method, cell.choices) for cell in cells):
-        make_method(method, clip, dict(choices), seed=cells[0].seed)
+    for cell in {(cell.method, cell.choices): cell for cell in reversed(cells)}.values():
+        if get_method(cell.method).needs.companions:
+            _job(cell, setting).build(clip)
+        else:
+            make_method(cell.method, clip, dict(cell.choices), seed=cells[0].seed)
 
 
 def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None] | None = None) -> CellResult:
@@ -303,6 +307,7 @@ def _job(cell: Cell, setting: Setting) -> Job:
         protocol=cell.protocol,
         train=setting.train,
         cached_views=setting.cached_views,
+        validate=setting.validate,
     )
 
 

@@ -21,6 +21,7 @@ OWN = {
     "maple": "dear.methods.maple:MaPLe",
     "mmrl": "dear.methods.mmrl:MMRL",
     "mmrlpp": "dear.methods.mmrlpp:MMRLpp",
+    "promptkd": "dear.methods.promptkd:PromptKD",
     "promptsrc": "dear.methods.promptsrc:PromptSRC",
     "role_gains": "dear.methods.role_gains:RoleGains",
     "tac": "dear.methods.tac:TAC",

@@ -156,7 +156,8 @@ class TAC(Method):
                 f"{self.config.text_context} learned rows and {self.config.clusters} clusters do not fit beside "
                 f"prompts of {longest} tokens: use at most {max(room, 0)} rows (text_context)."
             )
-        return FrozenText(clip.text.embed(tokens.ids_CT[:, :longest]), tokens.end_C, tokens.shared, Target(clip, classes))
+        words_CTD = clip.text.embed(tokens.ids_CT[:, :longest])
+        return FrozenText(words_CTD, tokens.end_C, tokens.shared, Target(clip, classes))
 
     def text(self, clip: FrozenClip, frozen: FrozenText, batch: Batch | None = None) -> dict[str, Tensor]:
         """Class features of unit length (C, E), and in training what they should stay near to."""
