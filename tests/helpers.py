@@ -79,6 +79,7 @@ def varied_roles(clip: dear.FrozenClip, first_layer: int | None = None) -> dear.
 SPECIAL_CONFIGS: dict[str, dict[str, Any]] = {
     "dear": {"mask": "all_mixed"},
     "llamp": {"lm": tiny_lm(), "paraphrases": 2, "llm_prompts": 2},
+    "role_gains": {"mask": "all_mixed"},
 }
 """What a method must be told on a tiny CLIP: no role map is shipped for one, and no language model at all."""
 WITHOUT_GRADIENT: dict[str, set[str]] = {"atprompt": {"ctx_att3"}}

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -14,7 +16,7 @@ from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
 from dear import documents
-from dear.backbone.clip import FrozenClip
+from dear.backbone.clip import FrozenClip, content_hash
 from dear.card import card, is_card
 from dear.data.prompts import ClassList
 from dear.errors import (
@@ -67,6 +69,8 @@ class ClassesEntry(_Strict):
     names: list[str]
     template: str
     dataset: str | None = None
+    descriptions: dict[str, list[str]] | None = None
+    """Sentences about each class; left out if there are none."""
 
 
 class Manifest(_Strict):
@@ -80,6 +84,8 @@ class Manifest(_Strict):
     classes: ClassesEntry | None
     trained_on: list[str] = []
     """Classes that were trained on; of format 1, those it was saved with."""
+    companions: dict[str, dict[str, str]] = {}
+    """What the models were that it was made with, by content; left out if there are none."""
     files: dict[Annotated[str, Field(pattern=FILE_NAME)], FileEntry] = Field(max_length=16)
 
 
@@ -99,13 +105,30 @@ class Savable(Protocol):
     classes: ClassList | None
     trained_on: tuple[str, ...]
 
+    @property
+    def companions(self) -> Mapping[str, Savable]:
+        """The models that it was made with."""
+        ...
+
+
+def identity(model: Savable) -> dict[str, str]:
+    """What a model is, by content: its method, its CLIP's weights, and everything that was trained or set."""
+    settings = model.method.config.model_dump(mode="json", exclude=set(model.companions))
+    beside = [settings, model.method.files, {name: identity(one) for name, one in model.companions.items()}]
+    told = content_hash(dict(model.method.state_dict())) + json.dumps(beside, sort_keys=True)
+    return {
+        "method": model.method.name,
+        "weights_sha256": model.clip.weights_sha256,
+        "state_sha256": sha256(told.encode()),
+    }
+
 
 def save(model: Savable, folder: str | Path, *, overwrite: bool = False) -> Path:
     """Write a model's adapter into a folder; something else that is already there is kept unless `overwrite`."""
     folder = as_folder(folder)
     files = _contents(model.method)
     manifest = _manifest(model, files)
-    files[MANIFEST] = documents.to_json(documents.sealed(manifest.model_dump()))
+    files[MANIFEST] = documents.to_json(documents.sealed(_content(manifest)))
     trained = sum(parameter.numel() for parameter in model.method.parameters())  # also of one that was loaded
     try:
         if not overwrite:
@@ -173,7 +196,9 @@ def _manifest(model: Savable, files: dict[str, bytes]) -> Manifest:
     clip, classes = model.clip, model.classes
     listed = None
     if classes is not None:
-        listed = ClassesEntry(names=list(classes.names), template=classes.template, dataset=classes.dataset)
+        told = {name: list(one) for name, one in (classes.descriptions or {}).items()}
+        named: dict[str, Any] = {"template": classes.template, "dataset": classes.dataset, "descriptions": told or None}
+        listed = ClassesEntry(names=list(classes.names), **named)
     return Manifest(
         format=FORMAT,
         format_version=FORMAT_VERSION,
@@ -189,8 +214,19 @@ def _manifest(model: Savable, files: dict[str, bytes]) -> Manifest:
         ),
         classes=listed,
         trained_on=list(model.trained_on),
+        companions={name: identity(one) for name, one in model.companions.items()},
         files={name: FileEntry(bytes=len(data), sha256=sha256(data)) for name, data in files.items()},
     )
+
+
+def _content(manifest: Manifest) -> dict[str, Any]:
+    """The manifest as plain values."""
+    content = manifest.model_dump()
+    if content["classes"] and content["classes"]["descriptions"] is None:
+        del content["classes"]["descriptions"]
+    if not content["companions"]:
+        del content["companions"]
+    return content
 
 
 def _refuse_replacing(folder: Path, files: dict[str, bytes]) -> None:

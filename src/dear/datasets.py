@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from PIL import Image
 
 from dear.data.catalog import declarations, open_declared, open_files
 from dear.data.dataset import Dataset, Item
+from dear.data.descriptions import with_descriptions
 from dear.errors import DataError, did_you_mean
 from dear.world.datasets import load_world_dataset, world_dataset_names
 from dear.world.render import RENDERER_VERSION
@@ -20,8 +22,21 @@ def dataset_names() -> tuple[str, ...]:
     return (*declarations(), *world_dataset_names())
 
 
-def open_dataset(source: str | Path, root: str | Path | None = None, *, template: str | None = None) -> Dataset:
-    """Open a data set: a name (the paper's below `root`, or the world's), a folder of class folders, or a list."""
+def open_dataset(
+    source: str | Path,
+    root: str | Path | None = None,
+    *,
+    template: str | None = None,
+    descriptions: str | Path | Mapping[str, Sequence[str]] | None = None,
+) -> Dataset:
+    """Open a data set: a name (the paper's below `root`, or the world's), a folder of class folders, or a list.
+
+    `descriptions` are sentences about every class, as a mapping or a JSON file.
+    """
+    return with_descriptions(_opened(source, root, template), descriptions)
+
+
+def _opened(source: str | Path, root: str | Path | None, template: str | None) -> Dataset:
     if not isinstance(source, str | Path):
         raise DataError(
             f"The data set is of type {type(source).__name__}: give its name, a folder, or a .csv or .json list."

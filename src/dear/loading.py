@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dear.artefact import TENSORS, BackboneEntry, read_adapter
+from dear.artefact import TENSORS, BackboneEntry, Manifest, identity, read_adapter, read_manifest
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
-from dear.data.prompts import class_list
+from dear.data.prompts import DEFAULT_TEMPLATE, class_list
 from dear.errors import (
+    ArtefactError,
     BackboneError,
     BackboneMismatchError,
     ConfigError,
@@ -23,8 +25,12 @@ from dear.errors import (
 from dear.files import as_folder
 from dear.methods.base import Method
 from dear.methods.registry import get_method
+from dear.methods.zero_shot import ZeroShot
 from dear.model import Model
 from dear.roles.rolemap import RoleMap
+
+ANYTHING = "thing"
+"""A class for models that are asked for image features only."""
 
 
 def make_method(
@@ -40,7 +46,55 @@ def make_method(
     if not isinstance(clip, FrozenClip):
         raise BackboneError(f"A method adapts a backbone from dear.load_clip(…), but got a {type(clip).__name__}.")
     cls = get_method(name)
-    return cls(clip, cls.Config(**(settings or {})), seed=seed, files=files, companions=companions)
+    config = cls.Config(**(settings or {}))
+    made = {one: (companions or {}).get(one) for one in cls.needs.companions}
+    for one in (one for one, model in made.items() if model is None):
+        reference = getattr(config, one)
+        if reference is not None and _is_folder(reference):  # so that it is found from anywhere
+            config = config.model_copy(update={one: str(Path(reference).resolve())})
+        made[one] = companion(one, getattr(config, one), clip)
+    return cls(clip, config, seed=seed, files=files, companions=made)
+
+
+def companion(role: str, reference: str | None, clip: FrozenClip) -> Model:
+    """Another model that a method is made with: the folder of a run, NAME@TAG of a CLIP, or the same CLIP, as it is.
+
+    Args:
+        role: what it is to the method, such as "teacher".
+        reference: which one; None for the same CLIP.
+        clip: the method's own CLIP, which a run on the same weights shares.
+    """
+    if reference is None:
+        return _as_it_is(clip)
+    try:
+        if _is_folder(reference):
+            saved = read_manifest(Path(reference)).backbone
+            same = (saved.weights_sha256, saved.precision) == (clip.weights_sha256, clip.precision)
+            model = load(reference, clip) if same else load(reference, device=clip.device)
+            return model if model.classes else model.for_classes([ANYTHING])
+        name, _, tag = reference.partition("@")
+        return _as_it_is(_other_clip(name, tag or None, clip.device))
+    except DearError as error:
+        raise ConfigError(
+            f"The {role} {reference!r} cannot be loaded: give the folder of a run, or a CLIP as NAME or NAME@TAG. "
+            f"{error}"
+        ) from error
+
+
+def _as_it_is(clip: FrozenClip) -> Model:
+    return Model(clip, ZeroShot(clip, ZeroShot.Config()), class_list([ANYTHING], DEFAULT_TEMPLATE))
+
+
+@lru_cache(maxsize=1)
+def _other_clip(name: str, tag: str | None, device: torch.device) -> FrozenClip:
+    return load_clip(name, tag, device)
+
+
+def _is_folder(reference: str) -> bool:
+    try:
+        return Path(reference).is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def DeAR(clip: FrozenClip, roles: RoleMap | str | Path | None = None, **settings: Any) -> Model:
@@ -57,8 +111,16 @@ def DeAR(clip: FrozenClip, roles: RoleMap | str | Path | None = None, **settings
     return Model(clip, make_method("dear", clip, {**given, "roles": roles, **settings}))
 
 
-def load(folder: str | Path, clip: FrozenClip | None = None, *, device: str | torch.device | None = None) -> Model:
+def load(
+    folder: str | Path,
+    clip: FrozenClip | None = None,
+    *,
+    device: str | torch.device | None = None,
+    companions: Mapping[str, Model] | None = None,
+) -> Model:
     """Load a saved adapter onto its backbone: the one given, else the one it names, loaded onto `device`.
+
+    `companions` are the models that it was made with, such as a teacher, if they are not where they were.
 
     The model comes in evaluation mode and without gradients, with the classes it was saved with; `requires_grad_()`
     makes it trainable again.
@@ -69,17 +131,34 @@ def load(folder: str | Path, clip: FrozenClip | None = None, *, device: str | to
     manifest, tensors, files = read_adapter(folder)
     backbone = _backbone(manifest.backbone, clip, device or "cpu", folder)
     try:
-        method = make_method(manifest.method, backbone, manifest.settings, files=files)
+        method = make_method(manifest.method, backbone, manifest.settings, files=files, companions=companions)
     except KeyError as error:
         raise CorruptArtefactError(f"{folder} lacks {error}, which the method {manifest.method!r} needs.") from None
+    _check_companions(folder, manifest, method)
     try:
         restore(method, tensors)
         check_finite(tensors)
     except ValueError as error:
         raise CorruptArtefactError(f"{folder / TENSORS} does not fit its settings: {error}.") from None
     saved = manifest.classes
-    classes = None if saved is None else class_list(saved.names, saved.template, dataset=saved.dataset)
+    classes = (
+        None
+        if saved is None
+        else class_list(saved.names, saved.template, dataset=saved.dataset, descriptions=saved.descriptions)
+    )
     return Model(backbone, method, classes, trained_on=manifest.trained_on).eval().requires_grad_(False)
+
+
+def _check_companions(folder: Path, manifest: Manifest, method: Method) -> None:
+    """Refuse other companions than those that it was trained with."""
+    for name, known in manifest.companions.items():
+        found = method.companions.get(name)
+        if found is None or identity(found) != known:
+            where = manifest.settings.get(name) or "the same CLIP, as it is"
+            raise ArtefactError(
+                f"{folder} was trained with another {name} than is there now ({where}): put back the "
+                f"{known.get('method')} on weights {known.get('weights_sha256', '')[:12]}…, or give it as companions=…."
+            )
 
 
 def restore(method: Method, state: Mapping[str, Tensor]) -> None:

@@ -54,7 +54,7 @@ class Model(nn.Module):
             classes: what to tell apart; see `for_classes`.
             trained_on: names of the classes that the method is, or will be, trained on.
             chunk: classes whose features are computed at once, to save memory; by default all.
-            companions: the models named in the method's needs.
+            companions: the models named in the method's needs; by default those it was made with.
         """
         super().__init__()
         if not isinstance(clip, FrozenClip):
@@ -62,7 +62,7 @@ class Model(nn.Module):
         self.clip, self.method = clip, method.to(clip.device)
         self.trained_on = tuple(trained_on)
         self.chunk = chunk
-        self.companions = dict(companions or {})
+        self.companions: dict[str, Model] = dict(companions or method.companions)
         self.classes = classes.among(self.trained_on) if classes else None
         self._parts: tuple[Stamps, list[tuple[slice, Any]]] | None = None
         self._text: tuple[Copies, object, object, Any] | None = None
@@ -81,13 +81,24 @@ class Model(nn.Module):
     # Classes -------------------------------------------------------------------------------------------------------
 
     def for_classes(
-        self, classes: Sequence[str] | ClassList, template: str | None = None, *, chunk: int | None = None
+        self,
+        classes: Sequence[str] | ClassList,
+        template: str | None = None,
+        *,
+        descriptions: Mapping[str, Sequence[str]] | None = None,
+        chunk: int | None = None,
     ) -> Model:
-        """The same model for other classes: a view that shares every weight and keeps class features of its own."""
+        """The same model for other classes: a view that shares every weight and keeps class features of its own.
+
+        Classes that the model knows keep their `descriptions` unless others are given.
+        """
+        known = {**((self.classes.descriptions if self.classes else None) or {}), **(descriptions or {})}
         if not isinstance(classes, ClassList):
             usual = self.classes.template if self.classes else DEFAULT_TEMPLATE
             dataset = self.classes.dataset if self.classes and not template else None  # its words, like its template
-            classes = class_list(classes, template or usual, dataset=dataset)
+            classes = class_list(classes, template or usual, dataset=dataset, descriptions=known)
+        elif classes.descriptions is None and known:
+            classes = classes.with_descriptions(known)
         return Model(
             self.clip,
             self.method,
@@ -209,10 +220,14 @@ class Model(nn.Module):
         if name.startswith(PLAIN):
             shown = images if plain_images is None else plain_images
             return self.clip.frozen(shown, [name.removeprefix(PLAIN)])[name.removeprefix(PLAIN)]
+        return self.companion(name).image_features(images)
+
+    def companion(self, name: str) -> Model:
+        """The companion that a quantity such as "teacher:image" is of."""
         companion, _, _ = name.partition(":")
         if companion not in self.companions:
             raise ConfigError(f"{self.name} needs a companion model called {companion!r}.")
-        return self.companions[companion].image_features(images)
+        return self.companions[companion]
 
     @torch.no_grad()
     def image_features(self, images: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from dear.backbone.clip import FrozenClip
+from dear.data.descriptions import read_descriptions
 from dear.data.images import ImageList, as_rgb, image_batches, open_image
 from dear.data.prompts import ClassList
 from dear.errors import ConfigError, ImageError, InputError
@@ -44,7 +45,13 @@ class Classifier(Protocol):
         """Classify preprocessed images."""
         ...
 
-    def for_classes(self, classes: Sequence[str], template: str | None = None) -> Classifier:
+    def for_classes(
+        self,
+        classes: Sequence[str],
+        template: str | None = None,
+        *,
+        descriptions: Mapping[str, Sequence[str]] | None = None,
+    ) -> Classifier:
         """The same for other classes."""
         ...
 
@@ -63,6 +70,7 @@ def predict(
     classes: Sequence[str] | None = None,
     *,
     template: str | None = None,
+    descriptions: str | Path | Mapping[str, Sequence[str]] | None = None,
     readout: str | None = None,
     top_k: int = 5,
     batch_size: int = 32,
@@ -75,13 +83,14 @@ def predict(
         images: paths or PIL images; one that cannot be read raises `ImageError`.
         classes: other class names than the model's own.
         template: the prompt around a class name.
+        descriptions: sentences about classes, for methods that read them: a mapping, or a JSON file.
         readout: name of the method's readout; by default its first.
         top_k: how many classes to name.
         batch_size: images that are classified at once.
         workers: threads that read images.
     """
-    how = {"template": template, "readout": readout, "top_k": top_k, "batch_size": batch_size, "workers": workers}
-    found = list(stream(model, images, classes, **how))  # type: ignore[arg-type]
+    how: dict[str, Any] = {"readout": readout, "top_k": top_k, "batch_size": batch_size, "workers": workers}
+    found = list(stream(model, images, classes, template=template, descriptions=descriptions, **how))
     for one in found:
         if isinstance(one, ImageError):
             raise one
@@ -94,6 +103,7 @@ def stream(
     classes: Sequence[str] | None = None,
     *,
     template: str | None = None,
+    descriptions: str | Path | Mapping[str, Sequence[str]] | None = None,
     readout: str | None = None,
     top_k: int = 5,
     batch_size: int = 32,
@@ -104,9 +114,10 @@ def stream(
     if type(top_k) is not int or top_k < 1:
         raise ConfigError(f"top_k is {top_k!r}, but must be a whole number from 1 on.")
     listed = _as_list(images)
-    if classes is not None or template is not None:
+    if classes is not None or template is not None or descriptions is not None:
         names = classes if classes is not None else model.required_classes().names
-        model = model.for_classes(names, template)
+        told = None if descriptions is None else read_descriptions(descriptions)
+        model = model.for_classes(names, template, descriptions=told)
     names = model.required_classes().names
     for part in image_batches(listed, model.clip.preprocess_eval, size=batch_size, workers=workers):
         problems = iter(part.problems)

@@ -14,7 +14,7 @@ import dear
 from dear.engine import store as prefix_store
 from dear.engine.states import Stores
 from dear.engine.store import RECORD, PrefixStore, prefix_key
-from dear.errors import CacheError, ConfigError, DearError
+from dear.errors import CacheError, DearError
 from helpers import build
 
 SHAPE = (5, 4)
@@ -317,7 +317,7 @@ def test_a_methods_quantities_go_through_the_stores(clip, images, tmp_path, name
     model = build(name, clip, ["cat", "dog"])
     with torch.no_grad():
         states = model.states(images)
-        with Stores(tmp_path, clip, model.names(), "evaluation") as stores:
+        with Stores(tmp_path, model, model.names(), "evaluation") as stores:
             assert "a" not in stores
             stores.put(["a", "b", "c"], states)
             assert "a" in stores
@@ -328,6 +328,12 @@ def test_a_methods_quantities_go_through_the_stores(clip, images, tmp_path, name
         assert torch.allclose(model(given=kept).logits, model(given=states).logits, atol=0.1)
 
 
-def test_a_companions_quantity_is_not_stored(clip, tmp_path):
-    with pytest.raises(ConfigError, match=r"teacher:image cannot be kept in a cache: train without --cached-views\."):
-        Stores(tmp_path, clip, ["feature", "teacher:image"], "evaluation")
+def test_a_companions_quantity_is_stored_by_its_content(clip, images, tmp_path):
+    model, other = (build("promptkd", clip, ["cat", "dog"]) for _ in range(2))
+    teacher = build("coop", clip, ["cat", "dog"])
+    states = model.states(images, training=True)
+    with Stores(tmp_path, model, ["teacher:image"], "evaluation") as stores:
+        stores.put(["a", "b", "c"], {"teacher:image": states["teacher:image"]})
+    assert "a" in Stores(tmp_path, other, ["teacher:image"], "evaluation")
+    other.companions["teacher"] = teacher
+    assert "a" not in Stores(tmp_path, other, ["teacher:image"], "evaluation")

@@ -1,10 +1,15 @@
 """MMRL, MMRL++, TAC, PromptKD: `settings` in the JSON → a case."""
 
+import copy
+
 import torch
 
+import dear
+from dear.loading import make_method, restore
 from dear.methods.base import Batch
 from dear.methods.recipe import Recipe
-from vectors.compare import Case, classes_of
+from vectors.compare import Case, classes_of, words
+from vectors.tiny_clip import tiny_clip
 
 TOKENS = ("input/token",)
 
@@ -75,7 +80,111 @@ def mmrlpp(facts, tensors) -> Case:
     return representations(facts, tensors, "mmrlpp", **own)
 
 
-READERS = {"mmrl": mmrl, "mmrlpp": mmrlpp}
+def renamed(tensors, old, new):
+    """A parameter list of a file by our name: a method cannot have one called as one of its functions."""
+    for name in [name for name in tensors if name.startswith((f"param/{old}.", f"grad/{old}."))]:
+        group, rest = name.split("/", 1)
+        tensors[f"{group}/{new}{rest.removeprefix(old)}"] = tensors.pop(name)
+
+
+def tac(facts, tensors) -> Case:
+    told = facts["settings"]
+    config = {
+        "clusters": told["n_clusters"],
+        "text_context": told["n_ctx_text"],
+        "vision_context": told["n_ctx_vision"],
+        "text_depth": told["depth_text"],
+        "vision_depth": told["depth_vision"],
+        "text_weight": float(told["text_weight"]),
+        "image_weight": float(told["image_weight"]),
+        "dropout": told["dropout"],
+        "views": told["views"],
+    }
+    renamed(tensors, "text", "text_prompts")
+    weigh(tensors, l1_text=told["text_weight"], l1_image=told["image_weight"])
+    tensors["buffer/centres"] = tensors["input/cluster_centers"]
+    tensors["input/labels"] = tensors["input/labels"].repeat(told["views"])
+    draws = {"adapted": tensors["input/keep_adapted"], "frozen": tensors["input/keep_frozen"].repeat(told["views"], 1)}
+    first = facts["random"]["kmeans_first_centers"]
+
+    def found(run):
+        from dear.methods.tac import cluster_centres, described
+
+        model, out = run.model, trained(run)
+        fresh = type(model.method)(model.clip, model.method.config)
+        novel = model.for_classes(classes_of(facts, template=facts["template"], names=facts["novel_classes"]))
+        with torch.no_grad():
+            return {
+                "input/cluster_centers": cluster_centres(described(model.clip, model.classes), first),
+                "out/text_start": fresh.text_prompts[0],
+                "out/features_image": out.features["cls"],
+                "out/features_image_frozen": out.rest["plain_image"],
+                "out/features_text": out.classes,
+                "out/features_text_frozen": out.rest["target"],
+                "out/logits": out.logits,
+                "out/logits_novel_eval": novel(tensors["input/images"]).logits,
+            }
+
+    classes = classes_of(facts, template=facts["template"], descriptions=facts["descriptions"])
+    return Case("tac", config, classes, constant(facts), draws=draws, found=found)
+
+
+def teacher_of(facts, tensors):
+    """The teacher of a file: independent prompts of both towers, on a CLIP of its own."""
+    told = facts["settings"]
+    clip = tiny_clip(facts["teacher_clip_seed"], facts["teacher_clip"].get("constants", {}).get("EMBED", 64))
+    config = {
+        "text_context": told["teacher_n_ctx_text"],
+        "image_context": told["teacher_n_ctx_vision"],
+        "text_depth": told["teacher_depth_text"],
+        "image_depth": told["teacher_depth_vision"],
+    }
+    method = make_method("ivlp", clip, config)
+    given = {name.removeprefix("teacher/"): t for name, t in tensors.items() if name.startswith("teacher/")}
+    places = {"text": "text_prompts", "vision": "vision_prompts"}
+    restore(method, {f"{places[name.split('.')[0]]}.{name.split('.')[1]}": t for name, t in given.items()})
+    return dear.Model(clip, method, classes_of(facts, template=facts["template"])).eval().requires_grad_(False)
+
+
+def promptkd(facts, tensors) -> Case:
+    told, teacher = facts["settings"], teacher_of(facts, tensors)
+    config = {
+        "context": told["n_ctx_vision"],
+        "depth": told["depth_vision"],
+        "temperature": float(told["temperature"]),
+        "weight": float(told["kd_weight"]),
+    }
+    rows, names = tensors["input/images"].shape[0], words(facts["classes"])
+    share = told["kd_weight"] * told["temperature"] ** 2 / (rows * len(names))
+    tensors["loss/kl"] = tensors.pop("loss/kl_sum") * share
+
+    def found(run):
+        model, out = run.model, trained(run)
+        halves = {"base": names[: facts["n_base"]], "novel": names[facts["n_base"] :]}
+        norm = copy.deepcopy(model.method.project.norm)
+        norm.remember(out.rest["mean"], out.rest["var"])
+        with torch.no_grad():
+            logits = {
+                half: model.for_classes(listed)(tensors["input/images"]).logits for half, listed in halves.items()
+            }
+            return {
+                "out/features_image": out.features["cls"],
+                "out/features_image_eval": model(tensors["input/images"]).features["cls"],
+                "out/features_image_teacher": teacher.image_features(tensors["input/images"]),
+                "out/features_image_unprojected": out.rest["own"],
+                "out/features_text_teacher": out.classes,
+                "out/logits": out.logits,
+                "out/logits_teacher": out.rest["teacher"],
+                "out/running_mean_after": norm.running_mean,
+                "out/running_var_after": norm.running_var,
+                **{f"out/logits_{half}_eval": one for half, one in logits.items()},
+            }
+
+    classes = classes_of(facts, template=facts["template"])
+    return Case("promptkd", config, classes, constant(facts), companions={"teacher": teacher}, found=found)
+
+
+READERS = {"mmrl": mmrl, "mmrlpp": mmrlpp, "promptkd": promptkd, "tac": tac}
 
 
 def tokens_behind_the_words(monkeypatch):
@@ -111,7 +220,54 @@ def tokens_made_anew(monkeypatch):
     monkeypatch.setattr(MMRLpp, "carries", False)
 
 
+def open_mask(monkeypatch):
+    """Patches read the cluster tokens."""
+    from dear.methods.tac import TAC
+
+    right = TAC._mask
+    monkeypatch.setattr(TAC, "_mask", lambda self, originals: torch.ones_like(right(self, originals)))
+
+
+def unit_sentences(monkeypatch):
+    """Every sentence is normalised before the mean."""
+    from dear.backbone.text import TextTower
+
+    right = TextTower.encode
+    monkeypatch.setattr(TextTower, "encode", lambda *args: torch.nn.functional.normalize(right(*args), dim=-1))
+
+
+def no_dropout_of_the_target(monkeypatch):
+    """Plain CLIP's image features keep all their numbers."""
+    from dear.methods.tac import TAC
+
+    right = TAC._dropped
+    monkeypatch.setattr(TAC, "_dropped", lambda self, x, b, name: x if name == "frozen" else right(self, x, b, name))
+
+
+def mean_over_images(monkeypatch):
+    """The divergence is a mean over images, not over images and classes."""
+    from dear.methods.promptkd import PromptKD
+
+    right = PromptKD.loss
+    wrong = lambda self, out, batch: {"kl": right(self, out, batch)["kl"] * out.logits.shape[1]}  # noqa: E731
+    monkeypatch.setattr(PromptKD, "loss", wrong)
+
+
+def biased_variance(monkeypatch):
+    """The running variance is that of the batch, biased."""
+    from dear.methods.promptkd import Norm
+
+    right = Norm.remember
+    monkeypatch.setattr(Norm, "remember", lambda self, mean, var: right(self, mean, var * 0.75))
+
+
 SPOILT = {
     "mmrl": {"tokens behind the first word": tokens_behind_the_words, "half of the drift": half_of_the_drift},
     "mmrlpp": {"the other beta": reversed_beta, "no flow in the image tower": tokens_made_anew},
+    "promptkd": {"mean over images": mean_over_images, "biased variance": biased_variance},
+    "tac": {
+        "patches read clusters": open_mask,
+        "unit sentences": unit_sentences,
+        "no dropout of the target": no_dropout_of_the_target,
+    },
 }

@@ -18,7 +18,6 @@ import dear
 
 WIDTH, LAYERS, EMBED, CONTEXT, VOCABULARY, PATCH, SIDE = 128, 12, 64, 77, 49408, 16, 64
 CONFIG = {
-    "embed_dim": EMBED,
     "quick_gelu": True,
     "vision_cfg": {"image_size": SIDE, "layers": LAYERS, "width": WIDTH, "head_width": 64, "patch_size": PATCH},
     "text_cfg": {
@@ -31,15 +30,15 @@ CONFIG = {
 }
 
 
-def _shapes():
+def _shapes(embed):
     """(name, shape, kind) in the order of the draws."""
     yield "positional_embedding", (CONTEXT, WIDTH), "embedding"
-    yield "text_projection", (WIDTH, EMBED), "matrix"
+    yield "text_projection", (WIDTH, embed), "matrix"
     yield "token_embedding.weight", (VOCABULARY, WIDTH), "embedding"
     yield from _norm("ln_final")
     yield "visual.class_embedding", (WIDTH,), "embedding"
     yield "visual.positional_embedding", ((SIDE // PATCH) ** 2 + 1, WIDTH), "embedding"
-    yield "visual.proj", (WIDTH, EMBED), "matrix"
+    yield "visual.proj", (WIDTH, embed), "matrix"
     yield "visual.conv1.weight", (WIDTH, 3, PATCH, PATCH), "patches"
     yield from (*_norm("visual.ln_pre"), *_norm("visual.ln_post"))
     for tower in ("visual.transformer", "transformer"):
@@ -60,11 +59,11 @@ def _norm(name):
     return (f"{name}.weight", (WIDTH,), "gain"), (f"{name}.bias", (WIDTH,), "bias")
 
 
-def state(seed):
+def state(seed, embed=EMBED):
     """Every tensor, in fp32."""
     draw = np.random.Generator(np.random.PCG64(seed))
     tensors = {}
-    for name, shape, kind in _shapes():
+    for name, shape, kind in _shapes(embed):
         inputs = math.prod(shape[1:]) if kind == "patches" else shape[-1]
         scale = {
             "matrix": 1.5 / math.sqrt(inputs),
@@ -79,9 +78,9 @@ def state(seed):
 
 
 @cache
-def tiny_clip(seed=20261116) -> dear.FrozenClip:
+def tiny_clip(seed=20261116, embed=EMBED) -> dear.FrozenClip:
     """The CLIP, loaded as a person would load one from a folder."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "open_clip_config.json").write_text(json.dumps({"model_cfg": CONFIG}))
-        save_file(state(seed), Path(folder) / "open_clip_model.safetensors")
+        (Path(folder) / "open_clip_config.json").write_text(json.dumps({"model_cfg": {"embed_dim": embed, **CONFIG}}))
+        save_file(state(seed, embed), Path(folder) / "open_clip_model.safetensors")
         return dear.load_clip(f"local-dir:{folder}")

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dear.backbone.layers import Layer
+from dear.backbone.precision import wide
 from dear.backbone.vision import VisionTower
 from dear.errors import ConfigError
 
@@ -107,11 +108,11 @@ def _head_terms(layer: Layer, gathered_BHE: Tensor) -> Tensor:
 def _project(vision: VisionTower, final_BD: Tensor, terms_BXD: Tensor) -> Tensor:
     """Share the final norm out over the terms, project them and divide by the norm of the projected embedding."""
     norm = vision.final_norm
-    final_BD, terms_BXD = final_BD.float(), terms_BXD.float()
+    final_BD, terms_BXD = wide(final_BD), wide(terms_BXD)
     mean_B11 = final_BD.mean(-1)[:, None, None]
     scale_B11 = (final_BD.var(-1, unbiased=False) + norm.eps).rsqrt()[:, None, None]
     count = terms_BXD.shape[1]
     normed_BXD = (terms_BXD - mean_B11 / count) * scale_B11 * norm.weight + norm.bias / count
-    projected_BXE = normed_BXD @ vision.projection.float()
+    projected_BXE = normed_BXD @ wide(vision.projection)
     norm_B11: Tensor = projected_BXE.sum(1, keepdim=True).norm(dim=-1, keepdim=True)
     return projected_BXE / norm_B11

@@ -39,6 +39,12 @@ Half = Annotated[str, typer.Option(metavar="all|base|novel", help="Half of the c
 Template = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Prompt around a class name, such as 'a photo of a {}.'.")
 ]
+Descriptions = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Sentences about each class, for methods that read them: JSON, class name to list."
+    ),
+]
 Setting = Annotated[
     list[str] | None,
     typer.Option(

@@ -37,6 +37,7 @@ def train(
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Random seed.")] = 1,
     half: ask.Half = "all",
     template: ask.Template = None,
+    descriptions: ask.Descriptions = None,
     data_root: ask.DataRoot = None,
     training: ask.Training,
     resume: ask.Resume = False,
@@ -51,7 +52,7 @@ def train(
 
     config = {**({"roles": roles} if roles else {}), **ask.parse_setting(setting)}
     job = make_job(
-        open_dataset(data, data_root, template=template),
+        open_dataset(data, data_root, template=template, descriptions=descriptions),
         shots=shots,
         seed=seed,
         half=half,  # type: ignore[arg-type]
@@ -71,11 +72,12 @@ def train(
 
 def _train(job: Job, clip: FrozenClip, out: Path, training: ask.Training, how: dict[str, Any]) -> str:
     """Train with a bar, tell what was wrong with the images, and say what came out."""
+    from dear.engine.job import UNLABELLED
     from dear.engine.run import run_job
 
     counts = Counter(item.label for item in job.items)
     few = [name for label, name in enumerate(job.class_names) if counts[label] < job.shots]
-    if few:
+    if few and UNLABELLED not in counts:
         say(f"note: {len(few)} class(es) have fewer than {job.shots} images, such as {few[0]!r}: all of them are used.")
     write_config = training.config_writer(out, clip=clip.name, pretrained=clip.pretrained)
     problems: dict[str, None] = {}
@@ -114,6 +116,7 @@ def evaluate(
         str | None,
         typer.Option(metavar="TEXT", help="Prompt around a class name; by default the run's or the data set's."),
     ] = None,
+    descriptions: ask.Descriptions = None,
     data_root: ask.DataRoot = None,
     batch_size: ask.BatchSize = 250,
     cache: ask.EvalCache = None,
@@ -127,6 +130,7 @@ def evaluate(
 
     ask.use_threads(threads)
     how: dict[str, Any] = {"half": half, "template": template, "data_root": data_root, "cache": cache}
+    how["descriptions"] = descriptions
     with progress_bar("images") as show:
         found = measure(run, data, batch_size=batch_size, workers=workers, device=device, progress=show, **how)
     scores, plain = found.scores, found.plain
@@ -158,6 +162,7 @@ def predict(
     template: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Prompt around a class name; by default the run's.")
     ] = None,
+    descriptions: ask.Descriptions = None,
     readout: Annotated[
         str | None, typer.Option(metavar="NAME", help="Readout of the method; by default its first one.")
     ] = None,
@@ -178,7 +183,7 @@ def predict(
     paths, bad = _expand(images)
     model = load(run, device=local_device(device))
     how: dict[str, Any] = {"readout": readout, "top_k": top_k, "batch_size": batch_size, "workers": workers}
-    found = stream(model, paths, chosen, template=template, **how)
+    found = stream(model, paths, chosen, template=template, descriptions=descriptions, **how)
     for path, one in zip(paths, found, strict=True):
         if isinstance(one, ImageError):
             bad += 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from PIL import Image
 
 from dear.data.images import ImageList
+from dear.data.prompts import ClassList, class_list
 from dear.errors import ConfigError
 
 SplitName = Literal["train", "val", "test"]
@@ -41,6 +42,8 @@ class Dataset:
     """What `open_dataset` finds it by again: its name, or the full path of its folder or list."""
     root: str | None = None
     """The folder that it lies below, where the name alone does not say it."""
+    descriptions: Mapping[str, tuple[str, ...]] | None = field(repr=False, default=None)
+    """Sentences about each class, if some were given."""
 
     def content_of(self, item_id: str) -> str:
         """What an image is, whatever it is called and whenever it was copied."""
@@ -57,6 +60,11 @@ class Dataset:
             raise ConfigError(f"There is no split {name!r}: the splits are {', '.join(SPLITS)}.")
         items: tuple[Item, ...] = getattr(self, name)
         return items
+
+    def classes(self, names: Sequence[str] | None = None) -> ClassList:
+        """The classes, or some of them, with everything that is known about them."""
+        listed = self.class_names if names is None else names
+        return class_list(listed, self.template, dataset=self.name, descriptions=self.descriptions)
 
     def images(self, items: Sequence[Item]) -> ImageList:
         """Items as a list of images."""

@@ -33,6 +33,16 @@ class ClassList:
         """One prompt per class, by the list's template or another one."""
         return [(template or self.template).replace("{}", name) for name in self.names]
 
+    def sentences(self) -> list[tuple[str, ...]]:
+        """What each class is described by: its sentences, or its one prompt."""
+        told = self.descriptions or {}
+        return [tuple(told.get(name, ())) or (prompt,) for name, prompt in zip(self.names, self.prompts(), strict=True)]
+
+    def with_descriptions(self, descriptions: Mapping[str, Sequence[str]]) -> ClassList:
+        """The same list with sentences about its classes; those about others are left out."""
+        told = {name: tuple(descriptions[name]) for name in self.names if name in descriptions}
+        return replace(self, descriptions=told or None)
+
     def part(self, at: slice) -> ClassList:
         """Some of the classes; what depends on the whole list is taken from that."""
         seen = None if self.seen is None else self.seen[at]
@@ -44,8 +54,17 @@ class ClassList:
         return replace(self, seen=tuple(places.get(name, -1) for name in self.names))
 
 
-def class_list(names: Sequence[str], template: str, *, dataset: str | None = None) -> ClassList:
-    """Check names and template: what could only give wrong predictions is refused."""
+def class_list(
+    names: Sequence[str],
+    template: str,
+    *,
+    dataset: str | None = None,
+    descriptions: Mapping[str, Sequence[str]] | None = None,
+) -> ClassList:
+    """Check names and template: what could only give wrong predictions is refused.
+
+    Of `descriptions` those of the listed classes are kept.
+    """
     if isinstance(names, str):
         raise ClassListError(f"The class list is the single word {names!r}: give a list, such as [{names!r}].")
     if isinstance(names, set | frozenset) or not isinstance(names, Iterable):
@@ -55,19 +74,19 @@ def class_list(names: Sequence[str], template: str, *, dataset: str | None = Non
     listed = list(names)
     if not listed:
         raise ClassListError("The class list is empty: give at least one class name.")
-    if bad := [name for name in listed if not _is_wording(name)]:
+    if bad := [name for name in listed if not is_wording(name)]:
         raise ClassListError(f"Class names must be words, but {bad[0]!r} is among them.")
     if twice := sorted(name for name, times in Counter(listed).items() if times > 1):
         raise ClassListError(f"Class names appear twice: {', '.join(twice)}; give each class one name of its own.")
-    if not _is_wording(template) or template.count("{}") != 1:
+    if not is_wording(template) or template.count("{}") != 1:
         raise ClassListError(
             f"The template {template!r} must hold '{{}}' exactly once, where the class name goes, "
             f"as in {DEFAULT_TEMPLATE!r}."
         )
-    return ClassList(tuple(str(name) for name in listed), template, dataset)
+    return ClassList(tuple(str(name) for name in listed), template, dataset).with_descriptions(descriptions or {})
 
 
-def _is_wording(text: object) -> bool:
+def is_wording(text: object) -> bool:
     """Whether something is text that a tokenizer can read as words."""
     if not isinstance(text, str) or not text.strip() or any(token in text.lower() for token in SPECIAL_TOKENS):
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.dataset import Dataset
+from dear.data.descriptions import with_descriptions
 from dear.data.splits import Half
 from dear.datasets import is_world, open_dataset
 from dear.engine.job import make_job
@@ -37,6 +38,7 @@ def fit(
     half: Half = "all",
     data_root: str | Path | None = None,
     template: str | None = None,
+    descriptions: str | Path | Mapping[str, Sequence[str]] | None = None,
     recipe: RecipeName = "own",
     train: TrainSettings | None = None,
     cached_views: int = 0,
@@ -61,6 +63,7 @@ def fit(
         half: train on all classes, or on the base or the novel half of them.
         data_root: folder that holds the paper's data sets.
         template: the prompt around a class name, such as "a photo of a {}.".
+        descriptions: sentences about each class, for methods that read them: a mapping, or a JSON file.
         recipe: "own", as the method was published, or "shared", the same for all methods.
         train: epochs, batch size, learning rate and so on.
         cached_views: views per image to keep in `cache` instead of drawing new ones every epoch (faster).
@@ -74,7 +77,7 @@ def fit(
     """
     if train is not None and not isinstance(train, TrainSettings):
         raise ConfigError(f"train is of type {type(train).__name__}: give dear.TrainSettings(epochs=…, …).")
-    dataset = _opened(data, data_root, template)
+    dataset = with_descriptions(_opened(data, data_root, template), descriptions)
     how: dict[str, Any] = {"method": method, "config": config, "train": train or TrainSettings(), "recipe": recipe}
     job = make_job(dataset, shots=shots, seed=seed, half=half, cached_views=cached_views, **how)
     folder, kept = (Path(one) if one is not None else None for one in (out, cache))

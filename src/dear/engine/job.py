@@ -10,10 +10,10 @@ from importlib.metadata import version
 from typing import Any
 
 from dear import __version__
+from dear.artefact import identity
 from dear.backbone.clip import FrozenClip
 from dear.config import Settings
 from dear.data.dataset import Dataset, Item
-from dear.data.prompts import class_list
 from dear.data.splits import Half, few_shot, held_out, labels_of, restrict
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError
@@ -23,6 +23,7 @@ from dear.methods.recipe import RECIPES, Case, Recipe, RecipeName, resolve, spec
 from dear.methods.registry import get_method, list_methods
 from dear.model import Model
 
+UNLABELLED = -1
 HELD_OUT = 4
 """Images per class that a method chooses on, at most."""
 
@@ -51,9 +52,18 @@ class Job:
     def build(self, clip: FrozenClip) -> Model:
         """The untrained model with its classes."""
         published = special_config(get_method(self.method).special, self.recipe, self.case)
-        method = make_method(self.method, clip, {**published, **self.config}, seed=self.seed)
-        classes = class_list(self.class_names, self.dataset.template, dataset=self.dataset.name)
+        method = make_method(self.method, clip, {**published, **self._placed()}, seed=self.seed)
+        classes = self.dataset.classes(self.class_names)
         return Model(clip, method, classes, trained_on=self.class_names, chunk=self.train.class_chunk)
+
+    def _placed(self) -> dict[str, Any]:
+        """The config, with {data}, {seed} and {shots} filled in where it names other models."""
+        told = dict(self.config)
+        places = {"{data}": self.dataset.name, "{seed}": str(self.seed), "{shots}": str(self.shots)}
+        for name in get_method(self.method).needs.companions:
+            for place, value in places.items() if isinstance(told.get(name), str) else ():
+                told[name] = told[name].replace(place, value)
+        return told
 
     @property
     def case(self) -> Case:
@@ -85,10 +95,13 @@ class Job:
         return held_out(self.items, min(self.shots // 4 or self.shots // 2, HELD_OUT), self.seed)
 
 
-def make_job(dataset: Dataset, *, shots: int, seed: int, half: Half = "all", **others: Any) -> Job:
+def make_job(
+    dataset: Dataset, *, shots: int, seed: int, half: Half = "all", validate: bool = False, **others: Any
+) -> Job:
     """A job on some shots of all classes of a data set, or of one half of them.
 
-    Shots are drawn for all classes before the half is taken.
+    Shots are drawn for all classes before the half is taken. A method that trains without labels gets all training
+    images of both halves; if training images will be tested (`validate`, or no test split), only the shots of them.
     """
     for name, value, least in (("shots", shots, 1), ("seed", seed, 0)):
         if type(value) is not int or value < least:
@@ -100,13 +113,26 @@ def make_job(dataset: Dataset, *, shots: int, seed: int, half: Half = "all", **o
         raise DataError(f"{dataset.name} has no training images: it can only be tested on.")
     items = restrict(few_shot(dataset.train, shots, seed), labels)
     names = dataset.class_names[labels.start : labels.stop]
+    if get_method(others.get("method", "dear")).needs.unlabelled:
+        seen = few_shot(dataset.train, shots, seed) if validate or not dataset.test else dataset.train
+        items, names = (
+            tuple(Item(item.id, UNLABELLED) for item in sorted(seen, key=lambda item: item.id)),
+            dataset.class_names,
+        )
     return Job(dataset=dataset, items=items, class_names=names, shots=shots, seed=seed, half=half, **others)
 
 
 def describe(job: Job, model: Model) -> dict[str, Any]:
     """Everything that decides a job's result, as plain values."""
     clip, method = model.clip, model.method
+    told = job.dataset.classes(job.class_names).descriptions
+    described: dict[str, Any] = (
+        {} if told is None else {"descriptions_sha256": sha256(json.dumps(told, sort_keys=True).encode())}
+    )
+    if model.companions:
+        described["companions"] = {name: identity(one) for name, one in model.companions.items()}
     return {
+        **described,
         "data": job.dataset.name,
         "template": job.dataset.template,
         "classes": list(job.class_names),
@@ -115,7 +141,7 @@ def describe(job: Job, model: Model) -> dict[str, Any]:
         "images_sha256": sha256("\n".join(job.dataset.content_of(item.id) for item in job.items).encode()),
         "seed": job.seed,
         "method": job.method,
-        "settings": method.config.model_dump(mode="json"),
+        "settings": method.config.model_dump(mode="json", exclude=set(model.companions)),
         "files_sha256": {name: sha256(text.encode()) for name, text in method.files.items()},
         "recipe": job.recipe,
         "train": {**job.resolved.told(), **job.train.machine()},

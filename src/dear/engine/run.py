@@ -17,7 +17,6 @@ from dear.artefact import MANIFEST, TENSORS, read_manifest
 from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import PLAIN
 from dear.data.dataset import Dataset, Item
-from dear.data.prompts import class_list
 from dear.data.splits import shots_to_json
 from dear.engine.checkpoint import Progress
 from dear.engine.feed import Feed, Read, live_views
@@ -62,7 +61,7 @@ def run_job(
         _refuse_inside(folder, job.dataset)
     model, ranks = job.build(clip), join(clip.device)
     if job.half != "all":  # the other half will be tested: what cannot be a prompt is found before training
-        clip.text.tokenize(class_list(job.dataset.class_names, job.dataset.template).prompts())
+        clip.text.tokenize(job.dataset.classes().prompts())
     check_whole_batch(model.method, job.train.micro_batch, ranks.world)
     how: dict[str, Any] = {"cache": cache, "workers": workers, "on_step": on_step, "on_cache": on_cache}
     if folder is None:
@@ -143,7 +142,7 @@ def _to_its_end(
 ) -> Progress:
     """Everything between an untrained model and a finished one: begin, steps, finish."""
     items, kept_back = job.held() if model.method.needs.held_out else (job.items, ())
-    draw = _draw(job, model, items, workers)
+    draw = _draw(job, model, items, workers, how["cache"])
     if draw is not None and not resuming:
         model.method.begin(model.clip, draw)
     progress = _train(job, model, items, folder, ranks, resuming, workers=workers, **how)
@@ -153,13 +152,14 @@ def _to_its_end(
     return progress
 
 
-def _draw(job: Job, model: Model, items: Sequence[Item], workers: int) -> Draw | None:
+def _draw(job: Job, model: Model, items: Sequence[Item], workers: int, cache: Path | None) -> Draw | None:
     """The drawn images as quantities, for methods that look at them before or after training."""
     if not (model.method.overrides("begin") or model.method.overrides("finish")):
         return None
     if not model.method.needs.drawn_images:
         return Draw({}, torch.empty(0, dtype=torch.int64), model.required_classes(), job.seed)
-    return drawn_images(model, job.dataset, items, seed=job.seed, crop=job.resolved.crop, workers=workers)
+    how: dict[str, Any] = {"crop": job.resolved.crop, "workers": workers, "cache": cache}
+    return drawn_images(model, job.dataset, items, seed=job.seed, **how)
 
 
 def _train(
@@ -175,9 +175,9 @@ def _train(
     on_step: Callable[[Metrics], None] | None,
     on_cache: Callable[[int], None] | None,
 ) -> Progress:
-    recipe = job.resolved
-    if not model.trainable() or not (recipe.epochs or recipe.steps_per_shot):
-        return Progress()
+    recipe, own = job.resolved, model.method.recipe
+    if not model.trainable() or not all(one.epochs or one.steps_per_shot for one in (recipe, own)):
+        return Progress()  # a method without gradient steps has none by any recipe
     if job.cached_views and cache is not None:
         read = cached_views(
             model,

@@ -5,6 +5,7 @@ Stores are keyed by the names of `dear.backbone.frozen`, so methods that read th
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,14 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dear.backbone.clip import FrozenClip
-from dear.backbone.frozen import PLAIN, States, shape_of
+from dear.artefact import identity
+from dear.backbone.frozen import PLAIN, TERMS, States, shape_of
 from dear.data.dataset import Dataset, Item
 from dear.data.images import ImageList, image_batches
 from dear.engine.feed import Read, Views, view_name
 from dear.engine.ranks import Ranks
 from dear.engine.store import PrefixStore, prefix_key
-from dear.errors import ConfigError, ImageError
+from dear.errors import ImageError
 from dear.files import sha256
 from dear.methods.base import Draw
 from dear.model import Model
@@ -45,14 +46,10 @@ class StateBatch:
 class Stores:
     """One store per quantity, under one transform; a row of the whole is there if it is in every one of them."""
 
-    def __init__(self, cache: Path, clip: FrozenClip, names: Sequence[str], transform: str) -> None:
-        if further := [name for name in names if ":" in name and not name.startswith(("terms:", PLAIN))]:
-            raise ConfigError(f"{further[0]} cannot be kept in a cache: train without --cached-views.")
+    def __init__(self, cache: Path, model: Model, names: Sequence[str], transform: str) -> None:
         self._stores = {
             name: PrefixStore.open(
-                cache,
-                prefix_key(clip, name.removeprefix(PLAIN), EVALUATION if name.startswith(PLAIN) else transform),
-                shape_of(clip.vision, name.removeprefix(PLAIN)),
+                cache, *_kind(model, name.removeprefix(PLAIN), EVALUATION if name.startswith(PLAIN) else transform)
             )
             for name in names
         }
@@ -91,6 +88,19 @@ class Stores:
                 stack.callback(store.close)
 
 
+def _kind(model: Model, name: str, transform: str) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """What a quantity's store is known by, and the shape of its rows; a companion's counts by its content."""
+    if not _of_companion(name):
+        return prefix_key(model.clip, name, transform), shape_of(model.clip.vision, name)
+    other = model.companion(name)
+    what = json.dumps({"image feature of": identity(other)}, sort_keys=True)
+    return prefix_key(other.clip, what, transform), (other.clip.geometry.embed_dim,)
+
+
+def _of_companion(name: str) -> bool:
+    return ":" in name and not name.startswith(TERMS)
+
+
 def row_key(dataset: Dataset, item: Item) -> str:
     """Names an image as it is now, wherever it lies: two folders may bear the same name and equal files."""
     place = sha256(f"{dataset.source} {dataset.root}".encode())[:16]
@@ -107,19 +117,24 @@ def evaluation_states(
     workers: int,
     problems: dict[int, str],
     progress: Progressed | None = None,
+    names: Sequence[str] | None = None,
 ) -> Iterator[StateBatch]:
-    """Quantities of test images, in order; what cannot be read is put into `problems` by its index."""
+    """Quantities of images without augmentation, in order; what cannot be read is put into `problems` by its index.
+
+    They are those that the method reads of test images, or `names`.
+    """
+    names = model.names() if names is None else names
     if cache is None:
-        yield from _live(model, dataset, items, batch_size, workers, problems, progress)
+        yield from _live(model, dataset, items, batch_size, workers, problems, progress, names)
         return
     keys = [row_key(dataset, item) for item in items]
-    names, preprocess = model.names(), model.clip.preprocess_eval
-    compute = _computer(model.clip, names)
+    preprocess = model.clip.preprocess_eval
+    compute = _computer(model, names)
 
     def anew(item: Item) -> States:
         return compute(preprocess(dataset.open(item.id))[None])
 
-    with Stores(cache, model.clip, names, EVALUATION) as stores:
+    with Stores(cache, model, names, EVALUATION) as stores:
         chosen = [index for index, key in enumerate(keys) if key not in stores]
         listed = dataset.images([items[i] for i in chosen])
         found = _fill(stores, listed, preprocess, compute, [keys[i] for i in chosen], workers, progress)
@@ -151,12 +166,13 @@ def _live(
     workers: int,
     problems: dict[int, str],
     progress: Progressed | None,
+    names: Sequence[str],
 ) -> Iterator[StateBatch]:
     for part in image_batches(dataset.images(items), model.clip.preprocess_eval, size=batch_size, workers=workers):
         bad = [index for index in range(part.start, part.stop) if index not in part.indices]
         problems |= dict(zip(bad, part.problems, strict=True))
         if part.images is not None:
-            yield StateBatch(part.indices, model.states(part.images.to(model.clip.device)))
+            yield StateBatch(part.indices, model.states(part.images.to(model.clip.device), names=names))
         if progress:
             progress(part.stop)
 
@@ -182,12 +198,15 @@ def _fill(
     return problems
 
 
-def _computer(clip: FrozenClip, names: Sequence[str]) -> Callable[[Tensor], States]:
+def _computer(model: Model, names: Sequence[str]) -> Callable[[Tensor], States]:
     """What goes into stores: always by the towers' own pass, whoever asks first."""
 
     @torch.inference_mode()
     def compute(images: Tensor) -> States:
-        found = clip.frozen(images.to(clip.device), [name.removeprefix(PLAIN) for name in names])
+        bare, shown = [name.removeprefix(PLAIN) for name in names], images.to(model.clip.device)
+        own = [name for name in bare if not _of_companion(name)]
+        found = model.clip.frozen(shown, own) if own else {}
+        found |= {name: model.companion(name).image_features(shown) for name in bare if name not in own}
         return {name: found[name.removeprefix(PLAIN)].float().cpu() for name in names}
 
     return compute
@@ -217,7 +236,7 @@ def cached_views(
     wanted = [(index, view) for index in range(len(items)) for view in range(views)]
     keys = {place: f"{row_key(dataset, items[place[0]])} view {place[1]}" for place in wanted}
     transform = replace(clip.preprocess_train, scale=crop)
-    compute = _computer(clip, own_names)
+    compute = _computer(model, own_names)
     told = f"training views, crops of {crop[0]:g} to {crop[1]:g}"
 
     def draw(index: int, view: int) -> Tensor:
@@ -227,14 +246,14 @@ def cached_views(
     def anew(place: tuple[int, int]) -> States:
         return compute(draw(*place)[None])
 
-    with Stores(cache, clip, own_names, told) as stores:
+    with Stores(cache, model, own_names, told) as stores:
         own = [place for place in wanted[ranks.rank :: ranks.world] if keys[place] not in stores]
         drawn: Any = ImageList(tuple(keys[place] for place in own), lambda position: draw(*own[position]))  # type: ignore[arg-type, return-value]
         _fill(stores, drawn, lambda view: view, compute, [keys[place] for place in own], workers, progress)
     ranks.wait()
-    stores, lock, per_step = Stores(cache, clip, own_names, told), Lock(), model.method.needs.views
-    plain = Stores(cache, clip, plain_names, EVALUATION) if plain_names else None
-    compute_plain = _computer(clip, plain_names)
+    stores, lock, per_step = Stores(cache, model, own_names, told), Lock(), model.method.needs.views
+    plain = Stores(cache, model, plain_names, EVALUATION) if plain_names else None
+    compute_plain = _computer(model, plain_names)
 
     def read(index: int, epoch: int) -> Views:
         first = random.Random(f"first view {seed} {items[index].id}").randrange(views)
@@ -254,11 +273,22 @@ def cached_views(
 
 
 def drawn_images(
-    model: Model, dataset: Dataset, items: Sequence[Item], *, seed: int, crop: tuple[float, float], workers: int
+    model: Model,
+    dataset: Dataset,
+    items: Sequence[Item],
+    *,
+    seed: int,
+    crop: tuple[float, float],
+    workers: int,
+    cache: Path | None = None,
 ) -> Draw:
-    """The images to train on as quantities, `needs.views` augmented views of each: for `begin` and `finish`."""
-    clip, names = model.clip, model.names(training=True)
-    own = [name for name in names if not name.startswith(PLAIN)]
+    """The images to train on as quantities, `needs.views` augmented views of each: for `begin` and `finish`.
+
+    What `forward` reads is left out if training asks for it without augmentation only; that may come from the cache.
+    """
+    clip, needs, names = model.clip, model.method.needs, model.names(training=True)
+    plain = [name for name in names if name.startswith(PLAIN)]
+    own = [name for name in names if name not in plain and (PLAIN + name not in plain or name in needs.training)]
     transform = replace(clip.preprocess_train, scale=crop)
 
     def drawn(view: int) -> ImageList:
@@ -268,15 +298,30 @@ def drawn_images(
 
         return ImageList(tuple(item.id for item in items), augmented)
 
-    passes = [
-        _all_states(model, drawn(view), lambda image: image, own, workers) for view in range(model.method.needs.views)
-    ]
-    kept, image = passes[0][0], {name: torch.stack([states[name] for _, states in passes]) for name in own}
-    if plain := [name for name in names if name.startswith(PLAIN)]:
-        shown = dataset.images([items[place] for place in kept])
-        image |= _all_states(model, shown, clip.preprocess_eval, plain, workers)[1]
+    kept, image = list(range(len(items))), States()
+    if own:
+        passes = [_all_states(model, drawn(view), lambda image: image, own, workers) for view in range(needs.views)]
+        kept, image = passes[0][0], {name: torch.stack([states[name] for _, states in passes]) for name in own}
+    if plain:
+        shown = [items[place] for place in kept]
+        good, found = _plain_states(model, dataset, shown, plain, cache, workers)
+        image = {name: tensor[:, good] for name, tensor in image.items()} | found
+        kept = [kept[place] for place in good]
     labels = torch.tensor([items[place].label for place in kept])
     return Draw(image, labels.to(clip.device), model.required_classes(), seed)
+
+
+def _plain_states(
+    model: Model, dataset: Dataset, items: Sequence[Item], names: Sequence[str], cache: Path | None, workers: int
+) -> tuple[list[int], States]:
+    """Which items can be read, and their quantities without augmentation, by names that begin with "plain:"."""
+    bare = [name.removeprefix(PLAIN) for name in names]
+    how: dict[str, Any] = {"cache": cache, "batch_size": BATCH, "workers": workers, "problems": {}, "names": bare}
+    parts = list(evaluation_states(model, dataset, items, **how))
+    if not parts:
+        raise ImageError("None of the images can be read.")
+    found = {PLAIN + name: torch.cat([part.states[name] for part in parts]) for name in bare}
+    return [index for part in parts for index in part.indices], found
 
 
 def held_images(model: Model, dataset: Dataset, items: Sequence[Item], *, seed: int, workers: int) -> Draw | None:

@@ -24,7 +24,7 @@ from dear.artefact import TENSORS
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.dataset import Dataset, Item
-from dear.data.prompts import class_list
+from dear.data.descriptions import with_descriptions
 from dear.data.splits import few_shot, labels_of
 from dear.datasets import open_dataset
 from dear.engine.job import Job, describe, fingerprint, make_job, versions
@@ -41,6 +41,7 @@ from dear.files import sha256, write_atomic
 from dear.folders import check_ours, held, remove_ours
 from dear.loading import make_method
 from dear.methods.recipe import RecipeName
+from dear.methods.registry import get_method
 from dear.model import Model
 
 CELLS, RUNS, OLD = "cells", "runs", ".old"
@@ -57,6 +58,8 @@ class Setting:
     clip: str
     pretrained: str | None = None
     data_root: Path | None = None
+    descriptions: Path | None = None
+    """File with sentences about the classes of the data sets, for methods that read them."""
     device: str = "cpu"
     recipe: RecipeName = "own"
     train: TrainSettings = field(default_factory=TrainSettings)
@@ -189,7 +192,9 @@ def _check_data(cells: Sequence[Cell], setting: Setting) -> None:
     called: dict[str, str] = {}
     for source in dict.fromkeys(name for cell in cells for name in (cell.data, *(test[0] for test in cell.tests))):
         try:
-            dataset = _dataset(source, setting.data_root)
+            dataset = _dataset(source, setting.data_root, setting.descriptions)
+            if any(cell.data == source for cell in cells):
+                with_descriptions(dataset, setting.descriptions)
         except DataError as error:
             problems.append(str(error))
             continue
@@ -217,8 +222,11 @@ def _untestable(cells: Sequence[Cell], setting: Setting) -> Iterator[str]:
 def _check_methods(cells: Sequence[Cell], setting: Setting) -> None:
     """Build every method with every choice once."""
     clip = _clip(setting.clip, setting.pretrained, setting.device)
-    for method, choices in dict.fromkeys((cell.method, cell.choices) for cell in cells):
-        make_method(method, clip, dict(choices), seed=cells[0].seed)
+    for cell in {(cell.method, cell.choices): cell for cell in reversed(cells)}.values():
+        if get_method(cell.method).needs.companions:
+            _job(cell, setting).build(clip)
+        else:
+            make_method(cell.method, clip, dict(cell.choices), seed=cells[0].seed)
 
 
 def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None] | None = None) -> CellResult:
@@ -289,7 +297,7 @@ def done_before(cell: Cell, setting: Setting) -> CellResult | None:
 
 def _job(cell: Cell, setting: Setting) -> Job:
     return make_job(
-        _dataset(cell.data, setting.data_root),
+        with_descriptions(_dataset(cell.data, setting.data_root), setting.descriptions),
         shots=cell.shots,
         seed=cell.seed,
         half=cell.half,
@@ -299,6 +307,7 @@ def _job(cell: Cell, setting: Setting) -> Job:
         protocol=cell.protocol,
         train=setting.train,
         cached_views=setting.cached_views,
+        validate=setting.validate,
     )
 
 
@@ -306,7 +315,11 @@ def _mark(trained: dict[str, Any], cell: Cell, setting: Setting) -> str:
     """Changes with everything that decides a cell's scores: the training, and what is tested among which classes."""
     place = setting.data_root, setting.validate, cell.shots, cell.seed
     tests = [[name, half, _tested(name, half, *place)[1]] for name, half in cell.tests]
-    return fingerprint({**trained, "protocol": cell.protocol, "tests": tests, "validate": setting.validate})
+    marked = {**trained, "protocol": cell.protocol, "tests": tests, "validate": setting.validate}
+    if setting.descriptions is not None:
+        told = [_dataset(name, setting.data_root, setting.descriptions).descriptions for name, _ in cell.tests]
+        marked["descriptions"] = sha256(json.dumps(told, sort_keys=True).encode())
+    return fingerprint(marked)
 
 
 @remember
@@ -326,11 +339,11 @@ def _tested(
 
 def _test(model: Model, cell: Cell, test: tuple[str, Any], setting: Setting) -> Evaluation:
     name, half = test
-    dataset = _dataset(name, setting.data_root)
+    dataset = _dataset(name, setting.data_root, setting.descriptions)
     items, _ = _tested(name, half, setting.data_root, setting.validate, cell.shots, cell.seed)
     labels = labels_of(dataset, half)
     names = dataset.class_names[labels.start : labels.stop]
-    view = model.for_classes(class_list(names, dataset.template, dataset=dataset.name))
+    view = model.for_classes(dataset.classes(names))
     return evaluate_items(view, dataset, items, half=half, cache=setting.cache, workers=setting.workers)
 
 
@@ -349,8 +362,8 @@ def _clip(name: str, pretrained: str | None, device: str) -> FrozenClip:
 
 
 @remember
-def _dataset(name: str, root: Path | None) -> Dataset:
-    return open_dataset(name, root)
+def _dataset(name: str, root: Path | None, descriptions: Path | None = None) -> Dataset:
+    return with_descriptions(open_dataset(name, root), descriptions, required=False)
 
 
 def _was_begun(folder: Path, mark: str) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from dear.data.dataset import Dataset
-from dear.data.prompts import class_list
+from dear.data.descriptions import with_descriptions
 from dear.data.splits import Half
 from dear.engine.ranks import local_device
 from dear.errors import ConfigError
@@ -25,6 +25,7 @@ def evaluate(
     half: Half = "all",
     data_root: str | Path | None = None,
     template: str | None = None,
+    descriptions: str | Path | Mapping[str, Sequence[str]] | None = None,
     cache: str | Path | None = None,
     workers: int = 2,
     batch_size: int = 250,
@@ -42,6 +43,7 @@ def evaluate(
         half: test all classes, or the base or the novel half of them.
         data_root: folder that holds the paper's data sets.
         template: the prompt around a class name; by default the run's or the data set's.
+        descriptions: sentences about each class, for methods that read them; trained classes keep the run's.
         cache: folder for the frozen layers' outputs.
         workers: number of image-loading threads.
         batch_size: images per forward pass.
@@ -58,9 +60,9 @@ def evaluate(
         tested = data_of_run(folder, data, data_root, template)
         items = tested.items(half)
         model = load(folder, device=local_device(device))
-    dataset = tested.dataset
+    dataset = with_descriptions(tested.dataset, descriptions)
     return evaluate_items(
-        model.for_classes(class_list(tested.class_names(half), dataset.template, dataset=dataset.name)),
+        model.for_classes(dataset.classes(tested.class_names(half))),
         dataset,
         items,
         half=half,

@@ -15,7 +15,7 @@ Shapes: B images, C classes, E joint embedding, V views, N drawn images.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -54,7 +54,10 @@ class Needs:
     held_out: bool = False
     """`finish` chooses on images held out from the shots."""
     companions: tuple[str, ...] = ()
-    """Names of other models that it is made with, such as a teacher."""
+    """Names of other models that it is made with, such as a teacher. Each is a field of the config that says which, and
+    this is a fact of the class, known before a method is made."""
+    unlabelled: bool = False
+    """It trains on all training images of all classes, without their labels, which are -1; a fact of the class."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ class Method(nn.Module):
         """
         super().__init__()
         self.config = config
+        self.companions: dict[str, Any] = dict(companions or {})
         self.files: dict[str, str] = dict(files or {})
         """Texts that belong to a saved method, by file name."""
 
@@ -168,6 +172,10 @@ class Method(nn.Module):
 
     def begin(self, clip: FrozenClip, draw: Draw) -> None:
         """Look at the drawn images before training."""
+
+    def encode_text(self, clip: FrozenClip, texts: Sequence[str]) -> Tensor:
+        """Any texts in the space of the image features, of unit length, for search: (C, E)."""
+        return clip.encode_text(texts)
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> Any:
         """Plain CLIP's class features, OpenCLIP's own."""

@@ -33,6 +33,11 @@ OWN = {
     "vpt": "dear.methods.vpt:VPT",
     "mma": "dear.methods.mma:MMA",
     "textrefiner": "dear.methods.textrefiner:TextRefiner",
+    "promptkd": "dear.methods.promptkd:PromptKD",
+    "promptsrc": "dear.methods.promptsrc:PromptSRC",
+    "role_gains": "dear.methods.role_gains:RoleGains",
+    "tac": "dear.methods.tac:TAC",
+    "vpt": "dear.methods.vpt:VPT",
     "zero_shot": "dear.methods.zero_shot:ZeroShot",
 }
 GROUP = "dear.methods"

@@ -99,11 +99,15 @@ def deep_words(layers: Sequence[Tensor], at: int = 1) -> Callable[[int, Rows], R
 
 
 def prompted_image(
-    clip: FrozenClip, rows_BND: Tensor, layers: Sequence[Tensor], tower: Sequence[Layer] | None = None
+    clip: FrozenClip,
+    rows_BND: Tensor,
+    layers: Sequence[Tensor],
+    masks: Callable[[int], Tensor | None] | None = None,
+    tower: Sequence[Layer] | None = None,
 ) -> Tensor:
     """The image feature (B, E), unnormalised, with learned rows `layers[i]` (P, D) at the end of the input of layer
     i + 1, from `rows@1`; those of the first layer pass the input norm. After the last of them they stay and evolve.
-    `tower` are other layers than the image tower's own.
+    `masks` as in `VisionTower.run`; `tower` are other layers than the image tower's own.
     """
     count = rows_BND.shape[1]
 
@@ -117,4 +121,5 @@ def prompted_image(
     def kept(layer: int) -> int | None:
         return count if layer < len(layers) else None
 
-    return clip.vision.read(clip.vision.run(rows_BND, edit=edit, layers=tower, read=[0], kept=kept)[:, 0])
+    x_BD = clip.vision.run(rows_BND, edit=edit, masks=masks, layers=tower, read=[0], kept=kept)[:, 0]
+    return clip.vision.read(x_BD)

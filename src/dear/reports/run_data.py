@@ -11,7 +11,6 @@ from PIL import Image
 from torch import Tensor
 
 from dear.data.dataset import Dataset, Item
-from dear.data.prompts import class_list
 from dear.data.splits import Half
 from dear.engine.states import evaluation_states
 from dear.errors import ImageError
@@ -86,7 +85,7 @@ def evaluate_halves(model: Model, data: TestData, *, workers: int = 2) -> list[H
 
 
 def _view(model: Model, dataset: Dataset, names: Sequence[str]) -> Model:
-    return model.for_classes(class_list(names, dataset.template, dataset=dataset.name))
+    return model.for_classes(dataset.classes(names))
 
 
 def _roles(model: Model) -> RoleMap | None:

@@ -242,7 +242,7 @@ def find(model: Model, index: Index, query: str | Path, *, by: str = CLS, top_k:
     elif path.suffix.lower() in SUFFIXES:
         raise ConfigError(f"There is no image {query}: check the path, or search for a text without a file ending.")
     else:
-        vector = model.clip.encode_text([str(query)])[0].cpu()
+        vector = model.method.encode_text(model.clip, [str(query)])[0].cpu()
     return [Hit(index.folder / index.images[row].path, score) for row, score in nearest(vector, features, top_k)]
 
 

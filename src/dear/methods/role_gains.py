@@ -1,0 +1,204 @@
+"""Role gains: how much the heads of each role and concept should count, one number for each, and nothing else.
+
+An image's CLIP embedding is a sum of what every head and MLP adds to it. Grouped by role and concept of the heads, each
+group gets a factor, its gain. The loss is convex in the gains, so they are found by Newton's method from the terms of
+the drawn images, which are computed once.
+Shapes: B images, N drawn images, G groups with everything else as the last, C classes, E joint embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from dear.backbone.clip import FrozenClip
+from dear.backbone.frozen import PLAIN, TERMS
+from dear.backbone.split import name_groups
+from dear.config import Settings
+from dear.data.prompts import ClassList
+from dear.errors import ConfigError
+from dear.methods.about import About
+from dear.methods.base import Batch, Draw, Method, Needs, Output, tokens_of, unit
+from dear.methods.dear.config import MaskName
+from dear.methods.dear.method import ROLES, first_layer
+from dear.methods.dear.roles import check_roles, roles_for
+from dear.methods.recipe import Recipe
+from dear.roles.rolemap import HeadRole, Role, RoleMap
+
+REST = "rest"
+BLOCK = 256  # images at once
+MOST_STEPS = 100
+Place = tuple[int, int]
+
+
+class RoleGainsConfig(Settings):
+    """Config of role gains."""
+
+    pull: float = Field(default=0.01, gt=0)
+    """Weight of the sum of (gain - 1)², which pulls towards plain CLIP."""
+    first_layer: int | None = Field(default=None, ge=1)
+    """First layer whose heads have roles; default: the last four layers."""
+    roles: Any = Field(default=None, exclude=True)
+    """Role map: a name, a roles.json, or the folder of 'dear roles discover'; default: the one shipped for the weights.
+    This and the next decide the map that is saved with the adapter."""
+    mask: MaskName = Field(default="roles", exclude=True)
+    """Variant of the map, for ablations."""
+
+    @field_validator("roles")
+    @classmethod
+    def _is_a_map_or_names_one(cls, roles: Any) -> Any:
+        if roles is not None and not isinstance(roles, str | Path | RoleMap):
+            raise ValueError(f"a role map is a RoleMap, a path or a name, not a {type(roles).__name__}")
+        return roles
+
+
+class RoleGains(Method):
+    """One factor for the heads of each role and concept, from frozen contributions; fitted in a second."""
+
+    name: ClassVar[str] = "role_gains"
+    Config: ClassVar[type[Settings]] = RoleGainsConfig
+    recipe: ClassVar[Recipe] = Recipe(epochs=0)
+    about: ClassVar[About] = About(
+        citation="This project, 2026",
+        year=2026,
+        touches="contributions of heads to the image feature",
+        parameters=None,
+        needs="a role map",
+        trained="one gain per role and concept, 14 with the shipped map",
+    )
+    readouts: ClassVar[Mapping[str, str]] = {"default": "gains", "transfer": "plain"}
+    untold: ClassVar[tuple[str, ...]] = ("roles",)
+    config: RoleGainsConfig
+
+    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
+        super().__init__(clip, config, seed=seed, **saved)
+        first = first_layer(self.config.first_layer, clip.vision.depth, "first_layer")
+        if ROLES in self.files:
+            self.roles = RoleMap.from_json(self.files[ROLES], where=ROLES)
+        else:
+            self.roles = roles_for(clip, self.config.roles, self.config.mask, first_layer=first, seed=seed)
+        check_roles(self.roles, clip, first)
+        self.files[ROLES] = self.roles.to_json()
+        groups = groups_of(self.roles)
+        self.groups = (*groups, REST)
+        self.quantity = TERMS + name_groups(list(groups.values()))
+        self.needs = Needs(image=(self.quantity,), training=(PLAIN + self.quantity,))
+        self.gains = nn.Parameter(torch.ones(len(self.groups)))
+
+    def facts(self) -> dict[str, str]:
+        """The gains, largest first, and where the roles come from."""
+        told = sorted(zip(self.groups, self.gains.tolist(), strict=True), key=lambda one: -one[1])
+        return {
+            "gains": ", ".join(f"{name} {gain:.2f}" for name, gain in told),
+            "role map": self.roles.provenance.source,
+        }
+
+    def begin(self, clip: FrozenClip, draw: Draw) -> None:
+        """Find the gains."""
+        terms_NGE = draw.image[PLAIN + self.quantity]
+        found = best_gains(
+            terms_NGE * clip.temperature, self.classes(clip, draw.classes), draw.labels, self.config.pull
+        )
+        with torch.no_grad():
+            self.gains.copy_(found)
+
+    def classes(self, clip: FrozenClip, classes: ClassList) -> Tensor:
+        """Plain CLIP's class features, of unit length: (C, E)."""
+        tokens_of(clip, classes)
+        return clip.encode_text(classes.prompts())
+
+    def forward(
+        self, clip: FrozenClip, image: Mapping[str, Tensor], text: Tensor, batch: Batch | None = None
+    ) -> Output:
+        """Cosines of the weighted and of the plain sum with the classes; a feature for every group of heads."""
+        terms_BGE = image[self.quantity]
+        plain_BE, weighted_BE = terms_BGE.sum(1), (self.gains[:, None] * terms_BGE).sum(1)
+        each = dict(zip(self.groups[:-1], unit(terms_BGE).unbind(1), strict=False))
+        return Output(
+            {
+                name: clip.temperature * sum_BE @ text.T
+                for name, sum_BE in (("gains", weighted_BE), ("plain", plain_BE))
+            },
+            features={"cls": unit(plain_BE), **each},
+            weights=dict(zip(self.groups, self.gains.unbind(), strict=True)),
+            classes=text,
+        )
+
+    def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy, and a quadratic pull towards 1."""
+        pull = self.config.pull * (self.gains - 1).square().sum()
+        return {**super().loss(out, batch), "pull": pull}
+
+
+def groups_of(roles: RoleMap) -> dict[str, list[Place]]:
+    """The heads of each role and concept, by names such as "color", "animal", "generalization"."""
+    core = {head.concept for head in roles.heads if head.role is Role.CORE}
+    found: dict[str, list[Place]] = {}
+    for head in sorted(roles.heads, key=lambda head: _rank(head, roles)):
+        found.setdefault(_group(head, core), []).append((head.layer, head.head))
+    return found
+
+
+def _group(head: HeadRole, core: set[str | None]) -> str:
+    if head.role not in (Role.CORE, Role.OTHER):
+        return head.role.value
+    concept = str(head.concept)
+    return f"other {concept}" if head.role is Role.OTHER and concept in core else concept
+
+
+def _rank(head: HeadRole, roles: RoleMap) -> tuple[int, int, str]:
+    """Core attributes in their own order, then other concepts by name, then the two roles without one."""
+    role = list(Role).index(head.role)
+    at = roles.attributes.index(head.concept) if head.role is Role.CORE and head.concept else 0
+    return role, at, head.concept or "" if head.role is Role.OTHER else ""
+
+
+@torch.no_grad()
+def best_gains(terms_NGE: Tensor, classes_CE: Tensor, labels_N: Tensor, pull: float) -> Tensor:
+    """The gains (G,) with the smallest mean cross-entropy + pull · Σ (gain - 1)², by Newton's method in fp64."""
+    gains_G = torch.ones(terms_NGE.shape[1], dtype=torch.float64, device=terms_NGE.device)
+    data = terms_NGE, classes_CE, labels_N, pull
+    value, slope_G, curve_GG = _derivatives(gains_G, *data)
+    for _ in range(MOST_STEPS):
+        step_G = torch.linalg.solve(curve_GG, slope_G)
+        promised = float(slope_G @ step_G)
+        if promised < 1e-12:
+            break
+        size = 1.0
+        while size > 1e-6:
+            tried = _derivatives(gains_G - size * step_G, *data)
+            if tried[0] <= value - 1e-4 * size * promised:
+                break
+            size /= 2
+        gains_G = gains_G - size * step_G
+        value, slope_G, curve_GG = tried
+    if not bool(gains_G.isfinite().all()):
+        raise ConfigError("The gains are not finite: check the role map and the images.")
+    return gains_G
+
+
+def _derivatives(
+    gains_G: Tensor, terms_NGE: Tensor, classes_CE: Tensor, labels_N: Tensor, pull: float
+) -> tuple[float, Tensor, Tensor]:
+    """Value, gradient and Hessian of the loss, some images at a time."""
+    off_G, count = gains_G - 1, terms_NGE.shape[0]
+    value, slope_G = pull * float(off_G @ off_G), 2 * pull * off_G
+    curve_GG = 2 * pull * torch.eye(gains_G.shape[0], dtype=torch.float64, device=gains_G.device)
+    for at in range(0, count, BLOCK):
+        labels_B = labels_N[at : at + BLOCK]
+        scores_BGC = terms_NGE[at : at + BLOCK].double() @ classes_CE.double().T
+        logits_BC = torch.einsum("g,bgc->bc", gains_G, scores_BGC)
+        value += float(F.cross_entropy(logits_BC, labels_B, reduction="sum")) / count
+        chances_BC = logits_BC.softmax(1)
+        mean_BG = torch.einsum("bc,bgc->bg", chances_BC, scores_BGC)
+        right_BG = scores_BGC[torch.arange(labels_B.shape[0], device=labels_B.device), :, labels_B]
+        slope_G = slope_G + (mean_BG - right_BG).sum(0) / count
+        second_GG = torch.einsum("bc,bgc,bhc->gh", chances_BC, scores_BGC, scores_BGC)
+        curve_GG = curve_GG + (second_GG - mean_BG.T @ mean_BG) / count
+    return value, slope_G, curve_GG
