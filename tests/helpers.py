@@ -84,7 +84,10 @@ SPECIAL_CONFIGS: dict[str, dict[str, Any]] = {
 """What a method must be told on a tiny CLIP: no role map is shipped for one, and no language model at all."""
 WITHOUT_GRADIENT: dict[str, set[str]] = {"atprompt": {"ctx_att3"}}
 """Parameters of a method that get no gradient from its loss at the start, by name of the method."""
-CANCELLING: dict[str, set[str]] = {"textrefiner": {"trans.conv1.bias"}}
+CANCELLING: dict[str, set[str]] = {
+    "textrefiner": {"trans.conv1.bias"},
+    "textrefiner_promptkd": {"trans.conv1.bias", "project.conv1.bias"},
+}
 """Parameters whose gradients are zero up to rounding, such as a bias before batch statistics."""
 
 

@@ -13,6 +13,7 @@ from dear.methods.tokens import prompted_image
 from tiny_lm import write_llama
 from vectors.compare import Case, Difference, classes_of, own_name
 from vectors.family_a import sgd
+from vectors.family_c import teacher_of
 
 
 def adamw(facts, **other) -> Recipe:
@@ -99,7 +100,51 @@ def memory(run, steps):
     return found
 
 
+def on_promptkd(facts, tensors) -> Case:
+    told = facts["settings"]
+    of_teacher = {
+        f"teacher_{what}_{tower}": told[f"teacher_{what}"]
+        for what in ("n_ctx", "depth")
+        for tower in ("text", "vision")
+    }
+    in_its_words = {"template": "a photo of a {}.", **facts, "settings": {**told, **of_teacher}}
+    teacher = teacher_of(in_its_words, tensors)
+    config = {
+        "context": told["n_ctx_vision"],
+        "depth": told["depth_vision"],
+        "slots": told["cache_size"],
+        "alpha": told["alpha"],
+        "momentum": told["momentum"],
+        "weight": float(told["kd_weight"]),
+        "temperature": float(told["temperature"]),
+        "patches": told["top_patches"],
+    }
+    local = "out/log_probabilities_local"
+
+    def later(run, steps):
+        out, heat = run.out, told["temperature"]
+        return {
+            **{f"cache/after_step{step}": steps[f"step{step}/cache"] for step in (1, 2)},
+            "out/log_probabilities": (out.logits / heat).log_softmax(1),
+            local: (out.rest["local"] / heat).log_softmax(1),
+            "out/teacher_logits": out.rest["teacher"],
+            "out/teacher_text": out.rest["text"].plain,
+        }
+
+    return Case(
+        "textrefiner_promptkd",
+        config,
+        classes_of(facts),
+        sgd(facts),
+        companions={"teacher": teacher},
+        later=later,
+        tolerance={"step2": 5e-7, "cache": 1e-5, local: 1e-5 * float(tensors[local].abs().max())},
+    )
+
+
 def textrefiner(facts, tensors) -> Case:
+    if facts["variant"] == "promptkd":
+        return on_promptkd(facts, tensors)
     told = facts["settings"]
     config = {
         "words": told["ctx_init"] or "",
@@ -296,6 +341,19 @@ def refined_of_unit_length(monkeypatch):
     monkeypatch.setattr(textrefiner, "refine", shorter)
 
 
+def detached_rows(monkeypatch):
+    """The local loss does not reach the student's prompts."""
+    from dear.methods.textrefiner_promptkd import TextRefinerKD
+
+    right = TextRefinerKD._rows
+
+    def cut(self, clip, rows, training):
+        found, attention = right(self, clip, rows, training)
+        return torch.cat([found[:, :1], found[:, 1:].detach()], dim=1), attention
+
+    monkeypatch.setattr(TextRefinerKD, "_rows", cut)
+
+
 def clean_teacher(monkeypatch):
     """The teacher is plain CLIP."""
     from dear.methods.llamp import LLaMP
@@ -334,5 +392,6 @@ SPOILT = {
     "clip_lora-dropout": {"one mask for all matrices": one_mask, "no decay": no_decay},
     "llamp": {"clean teacher": clean_teacher, "padding is counted": padding_is_counted, "one rate": one_rate},
     "mma": {"gradients are not divided": true_gradient, "layers are one too low": one_layer_too_low},
+    "textrefiner-promptkd": {"local rows without gradient": detached_rows},
     "textrefiner": {"averaged write": averaged_write, "refined features of unit length": refined_of_unit_length},
 }

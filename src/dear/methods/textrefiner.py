@@ -70,8 +70,11 @@ class Translation(nn.Module):
         self.conv2 = random_linear(generator, outputs, outputs)
 
     def forward(self, x: Tensor, *, training: bool) -> tuple[Tensor, Statistics | None]:
-        """The rows, normalised by their own statistics in training and by the running ones otherwise."""
+        """The rows, normalised by their own statistics in training and by the running ones otherwise; one row alone
+        has none.
+        """
         rows = self.conv1(x).flatten(0, -2)
+        training = training and rows.shape[0] > 1
         before = (None, None) if training else (self.bn.running_mean, self.bn.running_var)
         normed = F.batch_norm(rows, *before, self.bn.weight, self.bn.bias, training, eps=self.bn.eps)
         y: Tensor = self.conv2(F.relu(normed)).view(*x.shape[:-1], -1)
