@@ -14,6 +14,7 @@ from PIL import Image
 import dear
 from dear.loading import make_method
 from dear.roles.rolemap import CORE_ATTRIBUTES, HeadRole, Provenance
+from tiny_lm import tiny_lm
 
 TINY_CONFIGS = {
     "plain": {
@@ -77,11 +78,17 @@ def varied_roles(clip: dear.FrozenClip, first_layer: int | None = None) -> dear.
 
 SPECIAL_CONFIGS: dict[str, dict[str, Any]] = {
     "dear": {"mask": "all_mixed"},
+    "llamp": {"lm": tiny_lm(), "paraphrases": 2, "llm_prompts": 2},
     "role_gains": {"mask": "all_mixed"},
 }
-"""What a method must be told on a tiny CLIP: no role map is shipped for one."""
+"""What a method must be told on a tiny CLIP: no role map is shipped for one, and no language model at all."""
 WITHOUT_GRADIENT: dict[str, set[str]] = {"atprompt": {"ctx_att3"}}
 """Parameters of a method that get no gradient from its loss at the start, by name of the method."""
+CANCELLING: dict[str, set[str]] = {
+    "textrefiner": {"trans.conv1.bias"},
+    "textrefiner_promptkd": {"trans.conv1.bias", "project.conv1.bias"},
+}
+"""Parameters whose gradients are zero up to rounding, such as a bias before batch statistics."""
 
 
 def build(method: str, clip: dear.FrozenClip, classes: Sequence[str] = (), **config: Any) -> dear.Model:
@@ -102,7 +109,7 @@ def move_parameters(model: dear.Model, seed: int = 0) -> None:
     """Shake everything trainable, as training would."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.trainable().values():
-        scale = 0.3 * parameter.std() if parameter.numel() > 1 else 0.3
+        scale = 0.3 * (float(parameter.std()) if parameter.numel() > 1 else 1.0) or 0.1  # some start at zero
         parameter += scale * torch.randn(parameter.shape, generator=generator)
 
 

@@ -26,6 +26,7 @@ from dear.methods.recipe import Recipe
 from vectors.tiny_clip import tiny_clip
 
 Tensors = dict[str, Tensor]
+STATE = ("param/", "buffer/")
 CONSTANT = Recipe(schedule="constant", warmup_epochs=0)
 NO_SCALER = torch.amp.GradScaler("cpu", enabled=False)
 GIVEN = ("param/", "input/", "buffer/", "teacher/", "lm/", "draw/")
@@ -51,6 +52,10 @@ class Case:
     """Further quantities of ours by the names of the file, such as "out/meta_bias"."""
     later: Callable[["Run", Tensors], Mapping[str, Tensor]] = lambda run, steps: {}
     """The same after the steps, given what they left as "step1/NAME" and "step2/NAME"."""
+    further: Callable[["Run", Tensors], "list[Difference]"] = lambda run, steps: []
+    """Comparisons that are not of one tensor."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """From beginnings of the file's parameter names to ours, where a name of theirs is a function of ours."""
     told: Mapping[str, Tensor] = field(default_factory=dict)
     """Numbers of the JSON, compared with those that `found` gives by the same names."""
     steps: int = 0
@@ -109,11 +114,19 @@ def classes_of(facts, *, template="a photo of a {}.", dataset=None, names=None, 
     return replace(listed, descriptions=descriptions)
 
 
+def own_name(case: Case, name: str) -> str:
+    """What a parameter of the file is called here."""
+    for theirs, ours in case.names.items():
+        if name.startswith(theirs):
+            return ours + name.removeprefix(theirs)
+    return name
+
+
 def start(case: Case, facts, tensors: Tensors) -> Run:
     """The model of a case, with the parameters and buffers of its file."""
     clip = tiny_clip(facts["clip_seed"])
     method = make_method(case.method, clip, case.config, files=case.files, companions=case.companions)
-    given = {name.split("/", 1)[1]: t for name, t in tensors.items() if name.startswith(("param/", "buffer/"))}
+    given = {own_name(case, name.split("/", 1)[1]): t for name, t in tensors.items() if name.startswith(STATE)}
     own = method.state_dict()
     restore(method, {**own, **{name: tensor.clone() for name, tensor in given.items()}})
     if strange := sorted(set(given) - set(own)):
@@ -163,7 +176,7 @@ def _share(run: Run, step: int) -> Share:
 def compare(path: Path, reader: Callable[[dict[str, Any], Tensors], Case]) -> tuple[list[Difference], list[str]]:
     """Every difference of a file, and the names of what was not compared."""
     facts, tensors = read_pair(path)
-    case = reader(facts, tensors)
+    case, further = reader(facts, tensors), list[Difference]()
     run = start(case, facts, tensors)
     case.prepare(run)
     ours = dict(before_training(run))
@@ -171,12 +184,15 @@ def compare(path: Path, reader: Callable[[dict[str, Any], Tensors], Case]) -> tu
     if "loss/total" in tensors:
         steps = take_steps(run, 2)
         ours |= {**_renamed(steps, facts, tensors), **case.later(run, steps)}
+        further = case.further(run, steps)
         assert run.out is not None
         ours.setdefault("out/logits", run.out.logits.detach())
-    differences, unread = [], []
+    differences, unread = further, []
     for name, theirs in {**tensors, **case.told}.items():
-        if name in ours:
-            differences.append(difference(name, ours[name], theirs, case))
+        group, _, rest = name.partition("/")
+        mine = name if name in ours else f"{group}/{own_name(case, rest)}"
+        if mine in ours:
+            differences.append(difference(name, ours[mine], theirs, case))
         elif not name.startswith((*GIVEN, *case.unread)):
             unread.append(name)
     for name, theirs in second_losses(facts).items():

@@ -113,7 +113,8 @@ class _Stepper:
     def __call__(self, images: StepImages, step: int) -> _Met:
         """One update from the images of all processes; nothing is changed if anything is not finite."""
         for group in self.optimiser.param_groups:
-            group["lr"] = rate(self._recipe, group["base_lr"], step - 1, self._feed.steps_per_epoch, self._last)
+            base, floor, per_epoch = group["base_lr"], group["floor"], self._feed.steps_per_epoch
+            group["lr"] = rate(self._recipe, base, step - 1, per_epoch, self._last, floor)
         share = share_of_step(
             self._model,
             images,

@@ -14,14 +14,23 @@ from dear.methods.recipe import Recipe
 
 
 def make_optimiser(recipe: Recipe, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-    """The recipe's optimiser, one group per learning rate; every group keeps its own rate as `base_lr`."""
-    if unused := [pattern for pattern in recipe.groups if not any(fnmatch(name, pattern) for name in parameters)]:
+    """The recipe's optimiser, one group per learning rate; every group keeps its own rate as `base_lr`, its smallest
+    one as `floor`.
+    """
+    if unused := [
+        pattern
+        for pattern in (*recipe.groups, *recipe.floors)
+        if not any(fnmatch(name, pattern) for name in parameters)
+    ]:
         raise ConfigError(f"The recipe gives {unused[0]!r} a learning rate, but no parameter is called so.")
-    by_rate: dict[float, list[nn.Parameter]] = {}
+    by_rate: dict[tuple[float, float | None], list[nn.Parameter]] = {}
     for name, parameter in parameters.items():
         rate = next((rate for pattern, rate in recipe.groups.items() if fnmatch(name, pattern)), recipe.lr)
-        by_rate.setdefault(rate, []).append(parameter)
-    groups = [{"params": members, "lr": rate, "base_lr": rate} for rate, members in by_rate.items()]
+        floor = next((rate for pattern, rate in recipe.floors.items() if fnmatch(name, pattern)), None)
+        by_rate.setdefault((rate, floor), []).append(parameter)
+    groups = [
+        {"params": members, "lr": rate, "base_lr": rate, "floor": floor} for (rate, floor), members in by_rate.items()
+    ]
     if recipe.optimiser == "sgd":
         return torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.decay)
     kind = torch.optim.AdamW if recipe.optimiser == "adamw" else torch.optim.Adam
@@ -35,18 +44,23 @@ def total_steps(recipe: Recipe, steps_per_epoch: int, shots: int) -> int:
     return recipe.epochs * steps_per_epoch
 
 
-def rate(recipe: Recipe, base_lr: float, step: int, steps_per_epoch: int, steps: int) -> float:
-    """Learning rate of a step, counted from 0: small and constant at first, then a cosine over the whole period."""
-    epoch = step // steps_per_epoch
-    if epoch < recipe.warmup_epochs:
-        return recipe.warmup_lr
+def rate(
+    recipe: Recipe, base_lr: float, step: int, steps_per_epoch: int, steps: int, floor: float | None = None
+) -> float:
+    """Learning rate of a step, counted from 0: small and constant at first, then a cosine over the whole period, never
+    below the floor.
+    """
+    epoch, whole = step // steps_per_epoch, int(recipe.warmup_epochs)
+    if step < recipe.warmup_epochs * steps_per_epoch:
+        return recipe.warmup_lr if floor is None else floor
     if recipe.schedule == "constant":
         return base_lr
     if recipe.schedule == "epoch":
-        done, period = epoch - recipe.warmup_epochs, max(1, -(-steps // steps_per_epoch))
+        done, period = epoch - whole, max(1, -(-steps // steps_per_epoch), recipe.cosine_epochs)
     else:
-        done, period = step - recipe.warmup_epochs * steps_per_epoch, max(1, steps)
-    return recipe.last_lr + (base_lr - recipe.last_lr) * (1 + math.cos(math.pi * done / period)) / 2
+        done, period = step - whole * steps_per_epoch, max(1, steps)
+    found = recipe.last_lr + (base_lr - recipe.last_lr) * (1 + math.cos(math.pi * done / period)) / 2
+    return max(found, floor or 0.0)
 
 
 def epoch_weights(recipe: Recipe, epochs: int) -> list[float] | None:

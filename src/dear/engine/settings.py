@@ -32,9 +32,10 @@ class TrainSettings(Settings):
     """Of the activations. "auto": bf16 on a GPU that has it, fp16 on others, fp32 on a CPU."""
 
     def changes(self) -> dict[str, Any]:
-        """What differs from the recipe."""
+        """What differs from the recipe; epochs that are told take the place of steps per shot."""
         told = self.model_dump(exclude=_OF_THE_MACHINE)
-        return {name: value for name, value in told.items() if value is not None}
+        found = {name: value for name, value in told.items() if value is not None}
+        return {**found, "steps_per_shot": None} if "epochs" in found else found
 
     def machine(self) -> dict[str, Any]:
         """How it is computed."""

@@ -139,6 +139,8 @@ class Method(nn.Module):
     """Where it comes from and what it costs."""
     readouts: ClassVar[Mapping[str, str]] = {"default": "logits"}
     """From a purpose to the name of a readout in `Output`."""
+    log_probabilities: ClassVar[bool] = False
+    """Whether readouts are logarithms of probabilities over the class list, so that no class's is its own alone."""
     drawn: ClassVar[tuple[str, ...]] = ()
     """Names of tensors whose shape comes from the draw: empty until `begin`, shaped by the file when loaded."""
     untold: ClassVar[tuple[str, ...]] = ()

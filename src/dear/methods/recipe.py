@@ -22,6 +22,8 @@ class Recipe(Settings):
     """Learning rate."""
     groups: dict[str, float] = Field(default_factory=dict)
     """Other learning rates, by pattern of the parameters' names, such as "scale*"."""
+    floors: dict[str, float] = Field(default_factory=dict)
+    """Smallest learning rates, by such patterns, the first that fits; also the rates of the warm-up."""
     betas: tuple[float, float] = Field(default=(0.9, 0.999), strict=False)
     """Of adam and adamw."""
     eps: float = Field(default=1e-8, gt=0)
@@ -42,12 +44,14 @@ class Recipe(Settings):
     """Leave a last, smaller batch of an epoch out."""
     one_class: bool = False
     """Every batch holds images of one class, if each class has enough for a whole one; what is left over waits."""
-    warmup_epochs: int = Field(default=1, ge=0)
-    """Epochs at a constant, small rate before the schedule begins."""
+    warmup_epochs: int | float = Field(default=1, ge=0)
+    """Epochs at a constant, small rate before the schedule begins; a fraction takes the place of the first steps."""
     warmup_lr: float = Field(default=1e-5, gt=0)
     """That rate."""
     schedule: Literal["epoch", "step", "constant"] = "epoch"
     """Cosine with one value per epoch, one per step, or no change."""
+    cosine_epochs: int = Field(default=0, ge=0)
+    """Epochs that a cosine with one value per epoch is spread over, if they are more than those of the training."""
     last_lr: float = Field(default=0.0, ge=0)
     """What the cosine falls to."""
     average: Literal["equal", "gaussian"] | None = None

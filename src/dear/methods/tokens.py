@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
+from dear.backbone.layers import Layer
 from dear.backbone.rows import Rows
 from dear.backbone.text import TokenizedPrompts
 from dear.data.prompts import ClassList
@@ -98,13 +99,27 @@ def deep_words(layers: Sequence[Tensor], at: int = 1) -> Callable[[int, Rows], R
 
 
 def prompted_image(
-    clip: FrozenClip, rows_BND: Tensor, layers: Sequence[Tensor], masks: Callable[[int], Tensor | None] | None = None
+    clip: FrozenClip,
+    rows_BND: Tensor,
+    layers: Sequence[Tensor],
+    masks: Callable[[int], Tensor | None] | None = None,
+    tower: Sequence[Layer] | None = None,
 ) -> Tensor:
     """The image feature (B, E), unnormalised, with learned rows `layers[i]` (P, D) at the end of the input of layer
     i + 1, from `rows@1`; those of the first layer pass the input norm. After the last of them they stay and evolve.
-    `masks` as in `VisionTower.run`.
+    `masks` as in `VisionTower.run`; `tower` are other layers than the image tower's own.
     """
-    count = rows_BND.shape[1]
+    edit, kept = image_edit(clip, layers, rows_BND.shape[1])
+    x_BD = clip.vision.run(rows_BND, edit=edit, masks=masks, layers=tower, read=[0], kept=kept)[:, 0]
+    return clip.vision.read(x_BD)
+
+
+def image_edit(
+    clip: FrozenClip, layers: Sequence[Tensor], count: int
+) -> tuple[Callable[[int, Tensor], Tensor], Callable[[int], int | None]]:
+    """An edit for the image tower that puts learned rows after its `count` own ones, and which rows of a layer's output
+    are read before the next ones come in.
+    """
 
     def edit(layer: int, x_BLD: Tensor) -> Tensor:
         if layer > len(layers):
@@ -116,4 +131,4 @@ def prompted_image(
     def kept(layer: int) -> int | None:
         return count if layer < len(layers) else None
 
-    return clip.vision.read(clip.vision.run(rows_BND, edit=edit, masks=masks, read=[0], kept=kept)[:, 0])
+    return edit, kept

@@ -1,0 +1,84 @@
+"""What methods add inside the layers of a frozen tower: low-rank terms on its projections, and which layers get any.
+
+Shapes: B sequences, L rows, D width, r rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dear.backbone.layers import Layer, Part
+from dear.methods.base import Batch
+
+PUBLISHED_DEPTH = 12
+"""Layers of the towers that methods were published on."""
+
+
+def of_twelve(depth: int, first: int, last: int) -> dict[int, int]:
+    """Layers `first`..`last` of twelve → layers of a tower of another depth, counted from its end, at least one."""
+    found = {layer: layer + depth - PUBLISHED_DEPTH for layer in range(first, last + 1)}
+    return {layer: own for layer, own in found.items() if own >= 1} or {last: 1}
+
+
+class LowRank(nn.Module):
+    """A low-rank term B A x beside a square matrix: A starts uniform within ±1/√D, B at zero."""
+
+    def __init__(self, width: int, rank: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.A = nn.Parameter((torch.rand(rank, width, generator=generator) * 2 - 1) * width**-0.5)
+        self.B = nn.Parameter(torch.zeros(width, rank))
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        """The term, in the type of its input."""
+        return F.linear(F.linear(x_BLD, self.A.to(x_BLD.dtype)), self.B.to(x_BLD.dtype))
+
+
+class Dropout:
+    """Dropout by masks that are named, one per matrix and row: the same whatever is cut off or left out."""
+
+    def __init__(self, batch: Batch, probability: float, name: str, read: Tensor | None = None) -> None:
+        """Prepare it.
+
+        Args:
+            batch: the training step.
+            probability: of a number to be dropped.
+            name: what the names of the masks begin with.
+            read: (B,) the row that a single query row is; None: the first one.
+        """
+        self._batch, self._probability, self._name, self._read = batch, probability, name, read
+
+    def __call__(self, letter: str, x_BLD: Tensor) -> Tensor:
+        """The input of a matrix with some numbers zero and the others larger."""
+        rows, width = x_BLD.shape[1:]
+        single = rows == 1 and self._read is not None
+        needed = int(self._read.max()) + 1 if single and self._read is not None else rows
+        drawn = [self._batch.draw(f"{self._name}.{letter}.{row}", width) for row in range(needed)]
+        keep = (torch.stack(drawn, dim=1) >= self._probability).to(x_BLD.device)
+        if single:
+            keep = keep[torch.arange(keep.shape[0], device=keep.device), self._read][:, None]
+        return x_BLD * keep / (1 - self._probability)
+
+
+def with_low_rank(
+    layer: Layer, terms: Mapping[str, nn.Module], scale: float, drop: Callable[[str, Tensor], Tensor] | None = None
+) -> Layer:
+    """The layer with low-rank terms on some of its matrices q, k, v, o; `drop` acts on their inputs by their letter."""
+
+    def low(letter: str, x: Tensor) -> Tensor:
+        term: Tensor = terms[letter](drop(letter, x) if drop else x)
+        return scale * term
+
+    def project(x: Tensor, which: str) -> tuple[Tensor, ...]:
+        plain = layer.project(x, which)
+        return tuple(y + low(m, x) if m in terms else y for m, y in zip(which, plain, strict=True))
+
+    def out(x: Tensor) -> Tensor:
+        return layer.out(x) + low("o", x)
+
+    own_out: Part = out if "o" in terms else layer.out
+    return replace(layer, project=project, out=own_out)

@@ -1,0 +1,205 @@
+"""A frozen language model as a source of prompts: what its last layers make of some text, and learned rows after it.
+
+Any decoder with rotary positions from transformers, the only place that imports it. Weights are read from safetensors
+alone, and code of a model's own is never run.
+Shapes: C sequences, L tokens, n learned rows, H width of the language model.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jinja2 import TemplateError
+from torch import Tensor, nn
+
+from dear.backbone.clip import content_hash
+from dear.errors import ConfigError
+
+MOST_TOKENS = 128
+"""Tokens of a part of the text, the first ones."""
+BATCH = 32
+"""Sequences at once through the language model."""
+FROZEN = ("k_proj", "v_proj", "k_norm", "mlp")
+"""What stays frozen in a copy of a layer; the rest is trained."""
+
+
+class Memory(NamedTuple):
+    """What the language model made of a text per class."""
+
+    mask_CL: Tensor
+    """1 where there is a token."""
+    layers: tuple[tuple[Tensor, Tensor], ...]
+    """Keys and values (C, heads, L, head width) of each layer that is copied."""
+
+
+class LanguageModel:
+    """No module, so that nothing of it is saved, moved or trained with a method."""
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self.model = model.requires_grad_(False).eval()
+        self._tokenizer = tokenizer
+
+    @property
+    def width(self) -> int:
+        """H."""
+        return int(self.model.norm.weight.shape[0])
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.model.layers)
+
+    def sha256(self) -> str:
+        """What the last layer and the final norm are known by."""
+        return content_hash({**self.model.layers[-1].state_dict(), **self.model.norm.state_dict(prefix="norm.")})
+
+    def chat(self, question: str) -> str:
+        """A question as the model is used to be asked one."""
+        messages = [{"role": "user", "content": question}]
+        system = {"role": "system", "content": "You are a helpful assistant."}
+        if not getattr(self._tokenizer, "chat_template", None):
+            return question
+        try:
+            asked = self._tokenizer.apply_chat_template([system, *messages], tokenize=False, add_generation_prompt=True)
+        except TemplateError:  # some know no system line
+            asked = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return str(asked)
+
+    def tokenize(self, *parts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Ids and mask (C, L) of texts in parts, each padded on its left."""
+        if self._tokenizer is None:
+            raise ConfigError("The language model has no tokenizer that can be read: add one to its folder.")
+        return _joined([[self._tokenizer(text)["input_ids"][:MOST_TOKENS] for text in part] for part in parts])
+
+    @torch.no_grad()
+    def remember(self, ids_CL: Tensor, mask_CL: Tensor, copied: int, device: torch.device) -> Memory:
+        """Keys and values of the last layers; positions count tokens, not padding."""
+        model, parts = self.model.to(device), []
+        ids_CL, mask_CL = ids_CL.to(device), mask_CL.to(device)
+        for first in range(0, ids_CL.shape[0], BATCH):
+            mask = mask_CL[first : first + BATCH]
+            found = model(
+                input_ids=ids_CL[first : first + BATCH],
+                attention_mask=mask,
+                position_ids=(mask.cumsum(1) - 1).clamp_min(0),
+                use_cache=True,
+            ).past_key_values
+            parts.append([(one.keys, one.values) for one in found.layers[-copied:]])
+        layers = [
+            (torch.cat([part[at][0] for part in parts]), torch.cat([part[at][1] for part in parts]))
+            for at in range(copied)
+        ]
+        return Memory(mask_CL, tuple(layers))
+
+
+class Copies:
+    """Copies of the last layers and of the final norm, in which some tensors are a method's parameters."""
+
+    def __init__(self, lm: LanguageModel, count: int) -> None:
+        self._layers = [copy.deepcopy(layer).float() for layer in lm.model.layers[lm.depth - count :]]
+        self._norm, self._rotary = copy.deepcopy(lm.model.norm).float(), copy.deepcopy(lm.model.rotary_emb)
+
+    def trained(self) -> tuple[nn.ModuleDict, nn.ParameterDict]:
+        """Parameters to train, by copy and name, and those of the final norm."""
+        layers = {str(at): _nested(layer) for at, layer in enumerate(self._layers)}
+        return nn.ModuleDict(layers), nn.ParameterDict({n: _parameter(p) for n, p in self._norm.named_parameters()})
+
+    def run(self, x_nH: Tensor, memory: Memory, layers: nn.ModuleDict, norm: nn.ParameterDict) -> Tensor:
+        """Learned rows (C, n, H) after the text of each class, through the copies and the final norm."""
+        classes, count = memory.mask_CL.shape[0], x_nH.shape[0]
+        x: Tensor = x_nH.expand(classes, -1, -1)
+        before = memory.mask_CL[:, None].bool().expand(-1, count, -1)
+        own = torch.ones(count, count, dtype=torch.bool, device=x.device).tril().expand(classes, -1, -1)
+        seen = torch.cat([before, own], dim=2)[:, None]
+        mask = torch.zeros(seen.shape, dtype=x.dtype, device=x.device).masked_fill(~seen, torch.finfo(x.dtype).min)
+        places = memory.mask_CL.sum(1, keepdim=True) + torch.arange(count, device=x.device)
+        rotation = self._rotary.to(x.device)(x, places)
+        for layer, tensors, (keys, values) in zip(self._layers, layers.values(), memory.layers, strict=True):
+            _link(layer, tensors)
+            kept = _transformers().DynamicCache()  # the layer appends to it
+            kept.update(keys.to(x.dtype), values.to(x.dtype), layer.self_attn.layer_idx)
+            made = layer.to(device=x.device, dtype=x.dtype)(
+                x, attention_mask=mask, position_ids=places, position_embeddings=rotation, past_key_values=kept
+            )
+            x = made[0] if isinstance(made, tuple) else made
+        for name, parameter in norm.items():
+            setattr(self._norm, name, parameter)
+        y: Tensor = self._norm.to(x.device)(x)
+        return y
+
+
+@lru_cache(maxsize=2)
+def load_language_model(name: str) -> LanguageModel:
+    """A language model from a folder or from the hub."""
+    transformers = _transformers()
+    transformers.utils.logging.disable_progress_bar()
+    how = {"trust_remote_code": False, "local_files_only": Path(name).is_dir()}
+    try:
+        model = transformers.AutoModel.from_pretrained(name, use_safetensors=True, dtype="auto", **how)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        told = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"The language model {name!r} cannot be loaded ({told}): give a folder with config.json and safetensors, "
+            f"or a name on the hub, by --set lm=…."
+        ) from None
+    layer = model.layers[-1] if hasattr(model, "layers") else None
+    fits = all(hasattr(model, part) for part in ("norm", "rotary_emb")) and hasattr(layer, "self_attn")
+    if layer is None or not fits or not hasattr(layer.self_attn, "k_proj"):
+        raise ConfigError(
+            f"The language model {name!r} ({type(model).__name__}) is not a decoder with rotary positions and separate "
+            f"keys and values: choose one such as Llama, Mistral or Qwen."
+        )
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **how)
+    except (OSError, ValueError, ImportError, KeyError):
+        tokenizer = None
+    return LanguageModel(model, tokenizer)
+
+
+def _transformers() -> Any:
+    try:
+        return importlib.import_module("transformers")
+    except ImportError:
+        raise ConfigError("A language model needs the package transformers: pip install 'dear-vlm[hf]'.") from None
+
+
+def _joined(parts: Sequence[Sequence[Sequence[int]]]) -> tuple[Tensor, Tensor]:
+    ids, masks = [], []
+    for part in parts:
+        length = max((len(one) for one in part), default=0)
+        ids.append(torch.tensor([[0] * (length - len(one)) + list(one) for one in part], dtype=torch.int64))
+        masks.append(torch.tensor([[0] * (length - len(one)) + [1] * len(one) for one in part], dtype=torch.int64))
+    return torch.cat(ids, dim=1), torch.cat(masks, dim=1)
+
+
+def _parameter(tensor: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor.detach().clone().float())
+
+
+def _own_names(layer: nn.Module) -> dict[str, str]:
+    """The names of what is trained in a layer → our names of them, of the form MODULE.TENSOR."""
+    names = [name for name, _ in layer.named_parameters() if not any(part in name.split(".") for part in FROZEN)]
+    return {name: name.removeprefix("self_attn.") for name in names}
+
+
+def _nested(layer: nn.Module) -> nn.ModuleDict:
+    found: dict[str, dict[str, nn.Parameter]] = {}
+    tensors = dict(layer.named_parameters())
+    for name, own in _own_names(layer).items():
+        module, _, leaf = own.rpartition(".")
+        found.setdefault(module, {})[leaf] = _parameter(tensors[name])
+    return nn.ModuleDict({module: nn.ParameterDict(of_module) for module, of_module in found.items()})
+
+
+def _link(layer: nn.Module, tensors: Mapping[str, Any] | nn.Module) -> None:
+    """Make a method's parameters those of a copy; again and again, since loading may replace a parameter."""
+    given = dict(tensors.named_parameters()) if isinstance(tensors, nn.Module) else tensors
+    for name, own in _own_names(layer).items():
+        module, _, leaf = name.rpartition(".")
+        setattr(layer.get_submodule(module), leaf, given[own])

@@ -1,0 +1,323 @@
+"""LLaMP: a frozen language model reads about each class and gives class-specific prompts for CLIP's text tower.
+
+Shapes: B images, C classes, K paraphrases, n rows that pass the language model, M learned words, H its width, D text
+width, E joint embedding, T tokens, L tokens of the language model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from dear.backbone.clip import FrozenClip
+from dear.backbone.layers import Layer
+from dear.backbone.rows import Rows
+from dear.config import Settings
+from dear.data.prompts import ClassList
+from dear.errors import ConfigError
+from dear.methods.about import About
+from dear.methods.base import Batch, Method, Needs, Output, tokens_of, unit
+from dear.methods.inside import PUBLISHED_DEPTH, Dropout, LowRank, of_twelve, with_low_rank
+from dear.methods.language import Copies, Memory, load_language_model
+from dear.methods.recipe import Recipe, Special
+from dear.methods.tokens import WORDS, placeholders, prompted_image, random_linear, word_rows
+
+LARGEST_SCALE = 4.605
+RECORD = "language_model.json"
+QUESTIONS = (
+    "describe the distinctive appearance of {}.",
+    "what does {} look like?",
+    "which visual features tell {} apart from others?",
+    "describe how one recognises {} in a photo.",
+    "what are the shape, the colours and the texture of {}?",
+    "list what can be seen of {}.",
+    "describe {} to somebody who has never seen it.",
+    "by which details can {} be identified?",
+    "what is characteristic of the look of {}?",
+    "describe the parts of {} that are visible.",
+    "what would a picture of {} show?",
+)
+"""The first is published, the others are our own wording."""
+
+
+class LLaMPConfig(Settings):
+    """Config of LLaMP."""
+
+    lm: str = ""
+    """The language model: a folder, or a name on the hub."""
+    paraphrases: int = Field(default=11, ge=1, le=len(QUESTIONS))
+    """Texts per class that the language model reads: one drawn per step, all of them in evaluation."""
+    llm_prompts: int = Field(default=16, ge=1)
+    """Learned rows that pass the language model's last layer."""
+    decoder_layers: int = Field(default=1, ge=1)
+    """Layers of the language model that are copied and trained in part."""
+    llm_depth: int = Field(default=9, ge=1)
+    """Text layers, from the first on, that get class-specific rows."""
+    text_prompts: int = Field(default=4, ge=1, le=64)
+    """Learned words of the prompt."""
+    text_depth: int = Field(default=9, ge=1)
+    """Text layers, from the first on, with learned words of their own; at least `llm_depth`."""
+    vision_prompts: int = Field(default=4, ge=1)
+    """Learned rows of the image tower."""
+    vision_depth: int = Field(default=6, ge=1)
+    """Image layers, from the first on, with learned rows of their own."""
+    lora_first: int = Field(default=7, ge=1, le=PUBLISHED_DEPTH)
+    """First image layer of twelve with low-rank terms; in other towers counted from the end."""
+    lora_last: int = Field(default=PUBLISHED_DEPTH, ge=1, le=PUBLISHED_DEPTH)
+    """Last image layer with them."""
+    lora_rank: int = Field(default=8, ge=1)
+    """Rank of the terms on queries and values."""
+    lora_alpha: float = Field(default=16.0, gt=0)
+    """They are multiplied by lora_alpha / lora_rank."""
+    lora_dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Share of their inputs that is dropped while training."""
+    clean_teacher: bool = False
+    """Distil from plain CLIP's image features; as published, those of a tower with the low-rank terms."""
+    lambda_dist: float = Field(default=2.5, ge=0)
+    """Weight of the distillation."""
+    l1_text: float = Field(default=25.0, ge=0)
+    """Weight of the distance of class features from plain CLIP's."""
+    l1_image: float = Field(default=10.0, ge=0)
+    """Weight of the distance of image features from the teacher's."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Of the cross-entropy."""
+
+
+class Told(NamedTuple):
+    """What is frozen of a class list."""
+
+    rows_CTD: Tensor
+    """Embedded prompts with positions."""
+    end_C: Tensor
+    memories: tuple[Memory, ...]
+    """One per paraphrase."""
+    targets_CE: Tensor
+    """Plain CLIP's class features, of unit length."""
+
+
+class LLaMP(Method):
+    """Class-specific prompts from a frozen language model that has read about the classes."""
+
+    name: ClassVar[str] = "llamp"
+    Config: ClassVar[type[Settings]] = LLaMPConfig
+    recipe: ClassVar[Recipe] = Recipe(
+        lr=2e-4,
+        groups={"lora.*": 2e-5},
+        floors={"lora.*": 5e-6, "*": 1e-5},
+        decay=5e-5,
+        clip_norm=1.0,
+        epochs=20,
+        cosine_epochs=20,
+        warmup_epochs=0.1,
+        batch_size=4,
+        crop=(0.08, 1.0),
+    )
+    special: ClassVar[tuple[Special, ...]] = (
+        Special({"epochs": 10}, data=("imagenet",)),
+        Special({"epochs": 50, "lr": 2e-5, "groups": {"lora.*": 2e-5}}, {"lambda_dist": 1.0}, protocols=("few-shot",)),
+    )
+    about: ClassVar[About] = About(
+        citation="Zheng et al., Large Language Models are Good Prompt Learners for Low-Shot Image Classification, "
+        "CVPR 2024",
+        year=2024,
+        touches="both towers, layers 1–9 and 7–12",
+        parameters=None,
+        needs="a language model (--set lm=…); descriptions of the classes, if there are",
+        code="zhaohengz/LLaMP 3dec7f3",
+        licence="MIT",
+        trained="prompts, low-rank terms, part of the language model's last layer (52,764,673 with LLaMA-2-7B)",
+    )
+    log_probabilities: ClassVar[bool] = True
+    config: LLaMPConfig
+
+    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
+        super().__init__(clip, config, seed=seed, **saved)
+        told, generator = self.config, torch.Generator().manual_seed(seed)
+        if not told.lm:
+            raise ConfigError("llamp needs a language model: give a folder or a name on the hub by --set lm=….")
+        self._lm = load_language_model(told.lm)
+        self._check_language_model()
+        width, wide = clip.text.width, clip.vision.width
+        self._words_depth = min(max(told.text_depth, told.llm_depth), clip.text.depth)
+        self._llm_depth = min(told.llm_depth, clip.text.depth)
+        self._lora = of_twelve(clip.vision.depth, told.lora_first, told.lora_last)
+        first = min(self._lora.values())
+        self._teacher = "feature" if told.clean_teacher else f"rows@{first}"
+        self.needs = Needs(image=("rows@1",), training=(self._teacher,))
+        self._copies = Copies(self._lm, told.decoder_layers)
+        self.class_token = _uniform(generator, self._lm.width, told.llm_prompts, self._lm.width)
+        self.decoder, self.norm = self._copies.trained()
+        self.text_proj = nn.ModuleList(
+            random_linear(generator, self._lm.width, width, bias=False) for _ in range(self._llm_depth)
+        )
+        self.llm_prompt_bias = nn.ParameterList(
+            _uniform(generator, width, told.llm_prompts, width) for _ in range(self._llm_depth)
+        )
+        later = [_uniform(generator, width, told.text_prompts, width) for _ in range(self._words_depth)]
+        self.text_prompts = nn.ParameterList([self._first_words(clip, later[0]), *later[1:]])
+        shape = min(told.vision_depth, clip.vision.depth), told.vision_prompts, wide
+        self.visual_prompts = _uniform(generator, told.vision_prompts * wide, *shape)
+        self.lora = nn.ModuleDict(
+            {
+                str(layer - 1): nn.ModuleDict({m: LowRank(wide, told.lora_rank, generator) for m in "qv"})
+                for layer in self._lora
+            }
+        )
+        self.logit_scale = nn.Parameter(torch.tensor([math.log(clip.temperature)]))
+
+    def _check_language_model(self) -> None:
+        """Write down which language model it is, or see that it is the same as before."""
+        lm, name = self._lm, self.config.lm
+        if lm.depth < self.config.decoder_layers:
+            raise ConfigError(f"decoder_layers is {self.config.decoder_layers}, but {name} has {lm.depth}: use fewer.")
+        if RECORD in self.files and json.loads(self.files[RECORD])["sha256"] != lm.sha256():
+            raise ConfigError(f"This was trained with another language model than {name!r}: put that one in its place.")
+        self.files.setdefault(RECORD, json.dumps({"name": name, "sha256": lm.sha256()}))
+
+    def facts(self) -> dict[str, str]:
+        """The language model, without which numbers mean little."""
+        return {"Language model": self.config.lm}
+
+    def _first_words(self, clip: FrozenClip, random: nn.Parameter) -> nn.Parameter:
+        """Words of the first layer: embeddings with positions of "a photo of a", or random ones if they are more."""
+        count = self.config.text_prompts
+        if count > len(WORDS.split()):
+            return random
+        return nn.Parameter(word_rows(clip, WORDS, count) + clip.text.positions[1 : 1 + count].detach().float())
+
+    def language_inputs(self, classes: ClassList) -> list[tuple[Tensor, Tensor]]:
+        """Ids and mask (C, L) of what the language model reads, per paraphrase: a question, and a sentence if given."""
+        kind = classes.template.strip().removesuffix(".").removeprefix("a photo of ")
+        told = classes.descriptions or {}
+        found = []
+        for number, question in enumerate(QUESTIONS[: self.config.paraphrases]):
+            asked = [question.replace("{}", kind.replace("{}", name)) for name in classes.names]
+            parts = [
+                [
+                    f"{self._lm.chat(f'In one sentence, {one}')} The {name} appears as"
+                    for one, name in zip(asked, classes.names, strict=True)
+                ]
+            ]
+            if any(told.get(name) for name in classes.names):
+                sentences = [told.get(name) or ("",) for name in classes.names]
+                parts.append([each[number % len(each)] for each in sentences])
+            found.append(self._lm.tokenize(*parts))
+        return found
+
+    def targets(self, clip: FrozenClip, classes: ClassList) -> Tensor:
+        """Plain CLIP's class features (C, E): the mean over "PROMPT with SENTENCE", or the prompt's alone."""
+        found = []
+        for name, prompt in zip(classes.names, classes.prompts(), strict=True):
+            told = (classes.descriptions or {}).get(name) or ()
+            sentences = [f"{prompt.removesuffix('.')} with {one}" for one in told] or [prompt]
+            found.append(unit(clip.text.encode(sentences)).mean(0))
+        return unit(torch.stack(found))
+
+    def classes(self, clip: FrozenClip, classes: ClassList) -> Told:
+        """Embedded prompts, what the language model makes of each class, and targets."""
+        count = self.config.text_prompts
+        words = WORDS if count <= len(WORDS.split()) else placeholders(count)
+        tokens = tokens_of(clip, classes, f"{words} {{}}")
+        rows_CTD = clip.text.rows(clip.text.embed(tokens.ids_CT), tokens.end_C).words
+        memories = [
+            self._lm.remember(ids, mask, self.config.decoder_layers, clip.device)
+            for ids, mask in self.language_inputs(classes)
+        ]
+        return Told(rows_CTD, tokens.end_C, tuple(memories), self.targets(clip, classes))
+
+    def features(self, clip: FrozenClip, told: Told, memory: Memory) -> Tensor:
+        """Class features (C, E), unnormalised, by one paraphrase."""
+        read_CnH = self._copies.run(self.class_token, memory, self.decoder, self.norm)
+        own = [proj(read_CnH) + bias for proj, bias in zip(self.text_proj, self.llm_prompt_bias, strict=True)]
+        words, count = self.text_prompts, self.config.text_prompts
+        x_CTD, n = told.rows_CTD, self.config.llm_prompts
+        at_C = told.end_C - 1 - count
+        body = torch.cat([x_CTD[:, 1 + count :], x_CTD.new_zeros(x_CTD.shape[0], n, x_CTD.shape[2])], dim=1)
+        each = torch.arange(x_CTD.shape[0], device=x_CTD.device)
+        end_CD = x_CTD[each, told.end_C]
+        body = _placed(_placed(body, at_C, own[0]), at_C + n, end_CD[:, None])
+        first = torch.cat([x_CTD[:1, :1], words[0][None].to(x_CTD.dtype)], dim=1)
+
+        def edit(layer: int, rows: Rows) -> Rows:
+            if 1 < layer <= len(words):
+                rows = rows.put(1, words[layer - 1][None])
+            return rows._replace(words=_placed(rows.words, at_C, own[layer - 1])) if 1 < layer <= len(own) else rows
+
+        return clip.text.features(Rows(first, body, at_C + n), edit=edit)
+
+    def text(self, clip: FrozenClip, frozen: Told, batch: Batch | None = None) -> dict[str, Tensor]:
+        """Class features by paraphrase (C, K, E), in training of the step's alone; their mean direction; targets."""
+        memories: Sequence[Memory] = frozen.memories
+        if batch is not None:
+            drawn = float(replace(batch, rows=None).draw("paraphrase")[0])
+            memories = [memories[int(drawn * len(memories))]]
+        each_CKE = unit(torch.stack([self.features(clip, frozen, memory) for memory in memories], dim=1))
+        return {"classes": unit(each_CKE.mean(1)), "each": each_CKE, "targets": frozen.targets_CE}
+
+    def _layers(self, clip: FrozenClip, batch: Batch | None, name: str) -> list[Layer]:
+        """The image tower with low-rank terms."""
+        layers, scale = clip.vision.layers, self.config.lora_alpha / self.config.lora_rank
+        for layer, own in self._lora.items():
+            drop = None
+            if batch is not None and self.config.lora_dropout:
+                drop = Dropout(batch, self.config.lora_dropout, f"{name}.{layer - 1}")
+            terms = dict(self.lora[str(layer - 1)].named_children())
+            layers[own - 1] = with_low_rank(layers[own - 1], terms, scale, drop)
+        return layers
+
+    @torch.no_grad()
+    def _taught(self, clip: FrozenClip, image: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """The teacher's image features (B, E), without learned rows."""
+        if self.config.clean_teacher:
+            return unit(image["feature"])
+        layers = self._layers(clip, batch, "teacher")
+        x_BD = clip.vision.run(image[self._teacher], min(self._lora.values()), layers=layers, read=[0])[:, 0]
+        return unit(clip.vision.read(x_BD))
+
+    def forward(
+        self, clip: FrozenClip, image: Mapping[str, Tensor], text: Mapping[str, Tensor], batch: Batch | None = None
+    ) -> Output:
+        """Logarithms of mean probabilities over paraphrases; in training, scaled cosines of the step's."""
+        layers = self._layers(clip, batch, "lora")
+        image_BE = unit(prompted_image(clip, image["rows@1"], list(self.visual_prompts), tower=layers))
+        classes, features = text["classes"], {"cls": image_BE}
+        cosine_KBC = torch.einsum("be,cke->kbc", image_BE, text["each"])
+        if batch is None:
+            mean = cosine_KBC.log_softmax(-1).logsumexp(0) - math.log(cosine_KBC.shape[0])
+            return Output({"logits": mean}, features, classes=classes)
+        with torch.no_grad():
+            self.logit_scale.clamp_(0, LARGEST_SCALE)
+        rest = {"teacher": self._taught(clip, image, batch), "cosine": cosine_KBC[0], **text}
+        return Output({"logits": self.logit_scale.exp() * cosine_KBC[0]}, features, classes=classes, rest=rest)
+
+    def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy, distances from plain CLIP's features, and from the teacher's answers."""
+        assert batch.labels is not None
+        told, text, teacher = self.config, out.rest, out.rest["teacher"]
+        wanted = (self.logit_scale.exp() * (teacher @ text["targets"].T)).log_softmax(-1)
+        away = wanted.exp() * (wanted - out.logits.log_softmax(-1))
+        return {
+            "ce": F.cross_entropy(out.logits, batch.labels, label_smoothing=told.label_smoothing),
+            "l1": told.l1_text * (text["targets"] - text["each"][:, 0]).abs().mean()
+            + told.l1_image * (out.features["cls"] - teacher).abs().mean(),
+            "dist": told.lambda_dist * away.mean(),
+        }
+
+
+def _uniform(generator: torch.Generator, fan: int, *shape: int) -> nn.Parameter:
+    """Numbers that start uniform within ±1/√fan."""
+    return nn.Parameter((torch.rand(*shape, generator=generator) * 2 - 1) * fan**-0.5)
+
+
+def _placed(words_CTD: Tensor, at_C: Tensor, new_CnD: Tensor) -> Tensor:
+    """Rows with new ones from a place of each class on."""
+    where = at_C[:, None] + torch.arange(new_CnD.shape[1], device=at_C.device)
+    return words_CTD.scatter(1, where[..., None].expand(-1, -1, words_CTD.shape[-1]), new_CnD.to(words_CTD.dtype))

@@ -1,0 +1,146 @@
+"""MMA: small adapters parallel to the last layers of both towers, coupled by a map that both use.
+
+Not clip-mma (`mm_adapter`), which acts on finished features.
+Shapes: B images, C classes, E joint embedding, D width of a tower, h width of the adapters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from dear.backbone.clip import FrozenClip
+from dear.backbone.layers import Layer, Part
+from dear.backbone.rows import Rows
+from dear.config import Settings
+from dear.data.prompts import ClassList
+from dear.methods.about import About
+from dear.methods.base import Batch, Method, Needs, Output, tokens_of, unit
+from dear.methods.coop import DASSL
+from dear.methods.inside import PUBLISHED_DEPTH, of_twelve
+from dear.methods.recipe import Recipe, Special
+from dear.methods.tokens import WORDS
+
+
+class MMAConfig(Settings):
+    """Config of MMA."""
+
+    first: int = Field(default=5, ge=1, le=PUBLISHED_DEPTH)
+    """First layer with an adapter, counted from 1 of twelve; in other towers from the end."""
+    last: int = Field(default=PUBLISHED_DEPTH, ge=1, le=PUBLISHED_DEPTH)
+    """Last layer with an adapter."""
+    width: int = Field(default=32, ge=1)
+    """Width of the adapters and of the maps that both towers use."""
+    scale: float = Field(default=0.001, gt=0)
+    """What an adapter's output is multiplied by, and the adapters' gradients divided by."""
+    words: str = WORDS
+    """Words before each class name."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> MMAConfig:
+        if self.first > self.last:
+            raise ValueError(
+                f"first is {self.first} and last is {self.last}: the first layer must not be behind the last"
+            )
+        return self
+
+
+class MMA(Method):
+    """Adapters parallel to the last eight layers of both towers, coupled by a shared map."""
+
+    name: ClassVar[str] = "mma"
+    Config: ClassVar[type[Settings]] = MMAConfig
+    recipe: ClassVar[Recipe] = Recipe(**{**DASSL, "lr": 1.5e-3, "batch_size": 16}, epochs=5, warmup_epochs=0)
+    special: ClassVar[tuple[Special, ...]] = (
+        Special({"epochs": 1}, {"first": 9}, protocols=("cross-dataset", "domain")),
+        Special({"batch_size": 128}, data=("imagenet",)),
+    )
+    about: ClassVar[About] = About(
+        citation="Yang et al., MMA: Multi-Modal Adapter for Vision-Language Models, CVPR 2024",
+        year=2024,
+        touches="both towers, layers 5–12",
+        parameters=674_560,
+        code="ZjjConan/Multi-Modal-Adapter 547ee34",
+        licence="MIT",
+    )
+    config: MMAConfig
+
+    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
+        super().__init__(clip, config, seed=seed, **saved)
+        generator = torch.Generator().manual_seed(seed)
+        first, last, width = self.config.first, self.config.last, self.config.width
+        self._vision = of_twelve(clip.vision.depth, first, last)
+        self._text = of_twelve(clip.text.depth, first, last)
+        self.text_adapters = _adapters(self._text, clip.text.width, width, generator)
+        self.vision_adapters = _adapters(self._vision, clip.vision.width, width, generator)
+        both = sorted({*self._text, *self._vision})
+        self.shared = nn.ModuleDict({str(layer): _linear(width, width, generator) for layer in both})
+        self.needs = Needs(image=(f"rows@{min(self._vision.values())}",))
+
+    def _adapted(self, layers: Sequence[Layer], places: Mapping[int, int], adapters: nn.ModuleDict) -> list[Layer]:
+        """A tower's layers with adapters beside them."""
+        found = list(layers)
+        for layer, own in places.items():
+            found[own - 1] = replace(layers[own - 1], side=self._side(adapters[str(layer)], self.shared[str(layer)]))
+        return found
+
+    def _side(self, adapter: Any, shared: nn.Module) -> Part:
+        def side(x_BLD: Tensor) -> Tensor:
+            inner = F.relu(_mapped(shared, F.relu(_mapped(adapter["down"], x_BLD))))
+            return self.config.scale * _mapped(adapter["up"], inner)
+
+        return side
+
+    def classes(self, clip: FrozenClip, classes: ClassList) -> Rows:
+        """Rows before the first changed layer."""
+        tokens = tokens_of(clip, classes, f"{self.config.words} {{}}.".lstrip())
+        rows = clip.text.rows(clip.text.embed(tokens.ids_CT), tokens.end_C, tokens.shared)
+        return clip.text.run(rows, 1, min(self._text.values()) - 1)
+
+    def text(self, clip: FrozenClip, frozen: Rows, batch: Batch | None = None) -> Tensor:
+        """Class features of unit length (C, E)."""
+        layers = self._adapted(clip.text.layers, self._text, self.text_adapters)
+        return unit(clip.text.features(frozen, min(self._text.values()), layers=layers))
+
+    def forward(
+        self, clip: FrozenClip, image: Mapping[str, Tensor], text: Tensor, batch: Batch | None = None
+    ) -> Output:
+        """Cosines of adapted image and class features."""
+        first = min(self._vision.values())
+        layers = self._adapted(clip.vision.layers, self._vision, self.vision_adapters)
+        x_BD = clip.vision.run(image[f"rows@{first}"], first, layers=layers, read=[0])[:, 0]
+        feature_BE = unit(clip.vision.read(x_BD))
+        return Output({"logits": clip.temperature * feature_BE @ text.T}, {"cls": feature_BE}, classes=text)
+
+    def combine(self, grads: Mapping[str, Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+        """The true gradients divided by the scale, without which the adapters would hardly move."""
+        return {name: gradient / self.config.scale for name, gradient in grads["ce"].items()}
+
+
+def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    """A map whose weights start normal with variance 2 / outputs, and whose bias at zero."""
+    made = nn.Linear(inputs, outputs)
+    with torch.no_grad():
+        made.weight.copy_(torch.randn(outputs, inputs, generator=generator) * (2 / outputs) ** 0.5)
+        made.bias.zero_()
+    return made
+
+
+def _adapters(places: Mapping[int, int], wide: int, narrow: int, generator: torch.Generator) -> nn.ModuleDict:
+    """One pair of maps, down and up, per layer of a tower."""
+    pairs = {
+        str(layer): nn.ModuleDict({"down": _linear(wide, narrow, generator), "up": _linear(narrow, wide, generator)})
+        for layer in places
+    }
+    return nn.ModuleDict(pairs)
+
+
+def _mapped(linear: Any, x: Tensor) -> Tensor:
+    """A linear map in the type of its input."""
+    return F.linear(x, linear.weight.to(x.dtype), linear.bias.to(x.dtype))
