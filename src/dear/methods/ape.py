@@ -107,9 +107,9 @@ class APE(CacheMethod):
         citation="Zhu et al., Not All Features Matter: Enhancing Few-shot CLIP with Adaptive Prior Refinement, "
         "ICCV 2023",
         year=2023,
-        touches="logits, by cached image features",
+        touches="logits, by a cache of images",
         parameters=0,
-        needs="class descriptions, if there are any",
+        needs="descriptions, if any",
         code="yangyangyang127/APE 70460de",
         licence="none stated",
     )

@@ -82,10 +82,10 @@ class APET(CacheMethod):
         citation="Zhu et al., Not All Features Matter: Enhancing Few-shot CLIP with Adaptive Prior Refinement, "
         "ICCV 2023",
         year=2023,
-        touches="class features and logits, by cached image features",
+        touches="class features and logits, by a cache of images",
         parameters=None,
-        trained="256 per class, 1 per cached image",
-        needs="class descriptions, if there are any",
+        trained="256 per class, 1 per image",
+        needs="descriptions, if any",
         code="yangyangyang127/APE 70460de",
         licence="none stated",
     )

@@ -130,10 +130,10 @@ class LLaMP(Method):
         year=2024,
         touches="both towers, layers 1–9 and 7–12",
         parameters=None,
-        needs="a language model (--set lm=…); descriptions of the classes, if there are",
+        needs="a language model; descriptions, if any",
         code="zhaohengz/LLaMP 3dec7f3",
         licence="MIT",
-        trained="prompts, low-rank terms, part of the language model's last layer (52,764,673 with LLaMA-2-7B)",
+        trained="52,764,673 (LLaMA-2-7B)",
     )
     log_probabilities: ClassVar[bool] = True
     config: LLaMPConfig

@@ -103,10 +103,10 @@ class PromptKD(Method):
         year=2024,
         touches="image tower, layers 1–9",
         parameters=None,
-        needs="a teacher, unlabelled photos of all classes",
+        needs="a teacher, unlabelled photos",
         code="zhengli97/PromptKD ec244f7",
         licence="Apache-2.0",
-        trained="prompts and a projector, 1,013,760 with a ViT-L/14 as teacher",
+        trained="1,013,760 (ViT-L/14 teacher)",
     )
     untold: ClassVar[tuple[str, ...]] = (TEACHER,)
     needs: Needs = Needs(

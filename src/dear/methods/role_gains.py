@@ -70,7 +70,7 @@ class RoleGains(Method):
         touches="contributions of heads to the image feature",
         parameters=None,
         needs="a role map",
-        trained="one gain per role and concept, 14 with the shipped map",
+        trained="14 (shipped map)",
     )
     readouts: ClassVar[Mapping[str, str]] = {"default": "gains", "transfer": "plain"}
     untold: ClassVar[tuple[str, ...]] = ("roles",)

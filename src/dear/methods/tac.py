@@ -97,7 +97,7 @@ class TAC(Method):
         year=2025,
         touches="both towers, all layers",
         parameters=733_440,
-        needs="descriptions of the classes (without them, the prompts)",
+        needs="descriptions, if any",
         code="FushengHao/TAC 914c306",
         licence="MIT",
     )

@@ -49,10 +49,10 @@ class TextRefinerKD(PromptKD):
         year=2025,
         touches="image tower, layers 1–9, class features",
         parameters=None,
-        needs="a teacher, unlabelled photos of all classes",
+        needs="a teacher, unlabelled photos",
         code="xjjxmu/TextRefiner fd1e693",
         licence="MIT",
-        trained="prompts, two projectors and an extractor, 3,179,520 with a ViT-L/14 as teacher",
+        trained="3,179,520 (ViT-L/14 teacher)",
     )
     config: TextRefinerKDConfig
 

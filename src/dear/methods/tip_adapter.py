@@ -49,7 +49,7 @@ class TipAdapter(CacheMethod):
     about: ClassVar[About] = About(
         citation="Zhang et al., Tip-Adapter: Training-free Adaption of CLIP for Few-shot Classification, ECCV 2022",
         year=2022,
-        touches="logits, by cached image features",
+        touches="logits, by a cache of images",
         parameters=0,
         code="gaopengcuhk/Tip-Adapter d0e2d6f",
         licence="none stated",
