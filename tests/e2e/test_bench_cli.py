@@ -75,6 +75,27 @@ def test_base_to_novel(dear_, place, tmp_path):
     assert rows(out) == found
 
 
+def test_compare_continues_a_grid_of_bench(dear_, place, tmp_path):
+    out, more = tmp_path / "grid", ["--seeds", "1,2", "--data", f"{place / 'photos'},{place / 'other'}"]
+    code, _, stderr = dear_(*bench(place, "base-to-novel", out, *more, "--methods", "zero_shot,dear"))
+    assert code == 0, stderr
+    before = {path.name: path.read_bytes() for path in (out / "cells").iterdir()}
+    words = bench(place, "base-to-novel", out, *more, "--methods", "zero_shot,coop,dear", "--set", "per_class=true")
+    words = ["compare", *words[2:], "--recipe", "own", "--resume"]
+    code, stdout, stderr = dear_(*words)
+    assert code == 0, stderr
+    assert stdout.startswith("These results are too few to recommend a method")
+    assert "coop per_class=true could not be run: With per_class=true, coop knows only the classes" in stderr
+    assert {path.name: path.read_bytes() for path in (out / "cells").iterdir()} == before
+    page = (out / "compare.html").read_bytes()
+    assert b"Methods that could not be run" in page
+    assert (out / "config.yaml").is_file()
+    assert dear_(*words)[:2] == (0, stdout)
+    assert (out / "compare.html").read_bytes() == page
+    cells = [json.loads(one) for one in before.values()]
+    assert all(one["peak_memory_mb"] is None or one["peak_memory_mb"] > 10 for one in cells)
+
+
 def test_the_other_protocols(dear_, place, tmp_path):
     code, _, stderr = dear_(*bench(place, "few-shot", tmp_path / "few", "--shots", "1,2", "--seeds", 1))
     assert code == 0, stderr

@@ -54,6 +54,7 @@ ERRORS = {
     "report": "run",
     "quickstart": "--out photos",
     "paper": "--out paper",
+    "compare": "--data photos --out photos",
     "bench base-to-novel": "--data photos --out photos",
     "bench few-shot": "--data photos --out grid",
     "bench cross-dataset": "--source imagenet --out grid",

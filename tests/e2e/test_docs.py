@@ -23,6 +23,7 @@ SHORTER = {
     "bench few-shot": FEW,
     "bench cross-dataset": f"{FEW} --source NAME",
     "bench domain": f"{FEW} --source NAME",
+    "compare": FEW,
     "paper": "--plan",
     "roles discover": "--pool pool.txt --examples 2",
     "roles ablate": "--draws 2",

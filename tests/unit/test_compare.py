@@ -32,7 +32,7 @@ def a_cell(method, data, seed, gain, **changes):
     if method == "zero_shot":
         values |= {**made.PLAIN, "epochs": None, "parameters": 0}
         base = novel = level
-    return made.cell(data, seed, base, novel, method=method, **{**values, **changes})
+    return made.cell(data, seed, base, novel, **{**values, "method": method, **changes})
 
 
 def some_cells(gains=GAINS, sets=SETS, seeds=(1, 2, 3), **changes):

@@ -9,6 +9,7 @@ import yaml
 
 from dear.cli import config_files, main
 from dear.cli.bench import _run as bench_run
+from dear.cli.compare import compare
 from dear.cli.config_files import FILE, options_of, read_config, write_config
 from dear.cli.options import with_training
 from dear.cli.paper import paper
@@ -16,7 +17,7 @@ from dear.cli.train import train
 from dear.errors import ConfigError
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.yaml"))
-COMMANDS = {"train": train, "bench": bench_run, "paper": paper}
+COMMANDS = {"train": train, "bench": bench_run, "compare": compare, "paper": paper}
 
 
 def options(command):
@@ -25,7 +26,13 @@ def options(command):
 
 
 def test_there_is_an_example_of_every_kind():
-    assert [path.stem for path in EXAMPLES] == ["bench-world", "paper-mini", "train-photos", "train-world"]
+    assert [path.stem for path in EXAMPLES] == [
+        "bench-world",
+        "compare-world",
+        "paper-mini",
+        "train-photos",
+        "train-world",
+    ]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
