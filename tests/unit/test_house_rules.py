@@ -45,6 +45,14 @@ def test_every_public_name_exists():
         _ = dear.no_such_name
 
 
+def test_no_public_name_is_that_of_a_module():
+    """After `import dear.x`, `dear.x` is the module, whatever it was before."""
+    import dear
+
+    modules = {path.stem for path in (ROOT / "src" / "dear").iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert not modules & set(dear.__all__)
+
+
 def test_the_version_is_written_once():
     """In `dear/__init__.py`, from where the package takes it; how to cite has to agree."""
     import dear

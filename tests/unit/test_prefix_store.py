@@ -262,7 +262,7 @@ def test_the_system_refusing_to_write_is_the_same(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CacheError, match=r"cannot be used \(Not a directory\)") as caught:
+    with pytest.raises(CacheError, match=r"cannot be used \(File exists\)") as caught:
         PrefixStore.open(tmp_path / "file", ABOUT, SHAPE)
     assert isinstance(caught.value, DearError)
 

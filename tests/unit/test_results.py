@@ -172,13 +172,17 @@ def test_readouts_and_weights_of_format_1():
     [
         (
             "{",
-            "x.json is not valid JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)).",
+            "x.json is not the result of a cell: it is not valid JSON (Expecting property name enclosed in double quotes: "
+            "line 1 column 2 (char 1)).",
         ),
-        ('{"format": 1, "format": 2}', "x.json is not valid JSON (the key 'format' appears twice)."),
+        (
+            '{"format": 1, "format": 2}',
+            "x.json is not the result of a cell: it is not valid JSON (the key 'format' stands twice).",
+        ),
         ("[]", "x.json is not the result of a cell: its 'format' is not 'dear-cell'."),
         (changed(format="dear-roles"), "x.json is not the result of a cell: its 'format' is not 'dear-cell'."),
         (changed(format_version="2"), "x.json is not the result of a cell: its 'format_version' is not a number."),
-        (changed(format_version=3), "x.json has cell format 3, this version reads up to 2: upgrade dear-vlm."),
+        (changed(format_version=3), "x.json has format 3, this version reads up to 2: upgrade dear-vlm."),
         (changed(seed=-1), "x.json is not a valid result. seed is -1: input should be greater than or equal to 0."),
         (changed(shots="16"), "x.json is not a valid result. shots is '16': input should be a valid integer."),
         (old(extra=1), "x.json is not a valid result. There is no setting 'extra'."),
@@ -236,7 +240,7 @@ def test_numbers_that_cannot_be_are_refused():
             accuracy={"logits": 0.0},
             per_class={"dotted": PerClass(images=2, accuracy={"other": 0.0})},
         )
-    with pytest.raises(DataError, match=r"weights\.cls is inf: input should be a finite number"):
+    with pytest.raises(DataError, match="Infinity is not a number"):
         CellResult.from_json(cell().to_json().replace('"cls": 0.75', '"cls": Infinity'))
     with pytest.raises(DataError, match="finite"):
         CellResult.from_json(cell().to_json().replace('"seconds": 12.5', '"seconds": NaN'))

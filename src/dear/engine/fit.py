@@ -75,10 +75,7 @@ def fit(
         on_step: called with every step's metrics.
         **config: the method's own, such as roles="ROLES", mask="all_mixed", beta=0.9.
     """
-    if train is not None and not isinstance(train, TrainSettings):
-        raise ConfigError(f"train is of type {type(train).__name__}: give dear.TrainSettings(epochs=…, …).")
-    if on_step is not None and not callable(on_step):
-        raise ConfigError(f"on_step is of type {type(on_step).__name__}: give a function that takes a step's metrics.")
+    _check_types(train, on_step)
     dataset = with_descriptions(opened(data, data_root, template), descriptions)
     how: dict[str, Any] = {"method": method, "config": config, "train": train or TrainSettings(), "recipe": recipe}
     job = make_job(dataset, shots=shots, seed=seed, half=half, cached_views=cached_views, **how)
@@ -89,6 +86,13 @@ def fit(
         clip = load_clip(*clip_for(dataset, clip, pretrained), local_device(device))
     how = {"resume": resume, "overwrite": overwrite, "cache": kept, "workers": workers, "on_step": on_step}
     return run_job(job, clip, folder, **how)[0]
+
+
+def _check_types(train: object, on_step: object) -> None:
+    if train is not None and not isinstance(train, TrainSettings):
+        raise ConfigError(f"train is of type {type(train).__name__}: give dear.TrainSettings(epochs=…, …).")
+    if on_step is not None and not callable(on_step):
+        raise ConfigError(f"on_step is of type {type(on_step).__name__}: give a function that takes a step's metrics.")
 
 
 def clip_for(data: str | Path | Dataset, clip: str | None, pretrained: str | None) -> tuple[str, str | None]:
