@@ -172,8 +172,8 @@ def test_readouts_and_weights_of_format_1():
     [
         (
             "{",
-            "x.json is not the result of a cell: it is not valid JSON (Expecting property name enclosed in double quotes: "
-            "line 1 column 2 (char 1)).",
+            "x.json is not the result of a cell: it is not valid JSON (Expecting property name enclosed in double "
+            "quotes: line 1 column 2 (char 1)).",
         ),
         (
             '{"format": 1, "format": 2}',
