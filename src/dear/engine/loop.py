@@ -43,8 +43,7 @@ def train(
     judge: Callable[[], float] | None = None,
     on_step: Callable[[Metrics], None] | None = None,
 ) -> Progress:
-    """Train a model in place by a recipe; `resume` continues from the checkpoint. `judge` says how good the model is
-    after an epoch, for a recipe with patience.
+    """Train a model in place by a recipe; `resume` continues from the checkpoint, `judge` rates epochs for patience.
 
     The same recipe ends in the same bytes, however often the training was stopped and resumed. The first process alone
     writes checkpoints and calls `on_step`, the latter first: a step that is in a checkpoint has been reported.
@@ -62,33 +61,31 @@ def train(
     weights = epoch_weights(recipe, -(-last // feed.steps_per_epoch))
     average, clock, lost = Average(weights, sums) if weights else None, time.perf_counter(), 0
     pace = Pace(method, checkpoint_every)
-    best = Best(recipe.patience, progress.best, sums) if recipe.patience and judge else None
-    over = best is not None and best.waited(progress.step // feed.steps_per_epoch)
+    best = Best(recipe.patience, judge, progress.best, sums) if recipe.patience and judge else None
+    keeps, over = average or best, best is not None and best.waited(progress.step // feed.steps_per_epoch)
     for images in feed.batches(progress.step, progress.step if over else last):
         step, epoch = progress.step + 1, progress.step // feed.steps_per_epoch
         ends_epoch = step % feed.steps_per_epoch == 0 or step == last
         met = doing(images, step)
-        scaler = doing.scaler.state_dict() or None
-        progress = Progress(step, progress.skipped + len(met.problems), scaler, progress.best)
+        progress = replace(progress, step=step, skipped=progress.skipped + len(met.problems), scaler=doing.scale)
         lost += len(met.problems)
         if step % feed.steps_per_epoch == 0:
             _stop_if_data_is_gone(lost, feed.count, epoch, met.problems)
             lost = 0
         if average is not None and ends_epoch:
             average.add(epoch, method.state_dict())
-        if best is not None and judge is not None and ends_epoch:
-            best.add(epoch + 1, float(ranks.gather(json.dumps(judge()))[0]), method.state_dict())
+        if best is not None and ends_epoch:
+            best.add(epoch + 1, method.state_dict(), ranks)
             progress = replace(progress, best=best.found)
         if ranks.is_first and on_step:
             speed, clock = met.rows / (time.perf_counter() - clock), time.perf_counter()
             facts = {"step": step, "steps": last, "epoch": epoch + 1, "lr": doing.lr, "skipped": progress.skipped}
             on_step({**facts, **met.terms, "images_per_second": speed, "problems": met.problems})
-        keeps = average or best
         if ranks.is_first and checkpoint and pace.due(step, ends_epoch=ends_epoch, ends=step == last):
             write_checkpoint(checkpoint, method, doing.optimiser, progress, keeps.sums if keeps else None, owner=owner)
         if best is not None and ends_epoch and best.waited(epoch + 1):
             break
-    if (keeps := average or best) is not None:
+    if keeps is not None:
         restore(method, keeps.sums)
     return progress
 
@@ -109,6 +106,12 @@ class _Stepper:
         """The learning rate of the first group."""
         rate_now: float = self.optimiser.param_groups[0]["lr"]
         return rate_now
+
+    @property
+    def scale(self) -> dict[str, Any] | None:
+        """State of the gradient scaler, if there is one."""
+        state: dict[str, Any] = self.scaler.state_dict()
+        return state or None
 
     def __call__(self, images: StepImages, step: int) -> _Met:
         """One update from the images of all processes; nothing is changed if anything is not finite."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 
 import torch
 from torch import Tensor, nn
 
+from dear.engine.ranks import Ranks
 from dear.errors import ConfigError
 from dear.methods.recipe import Recipe
 
@@ -80,13 +82,14 @@ class Best:
     """The state after the epoch that was best on held-out images, and when to stop waiting for a better one."""
 
     def __init__(
-        self, patience: int, found: Sequence[float] | None = None, state: dict[str, Tensor] | None = None
+        self, patience: int, judge: Callable[[], float], found: Sequence[float] | None, state: dict[str, Tensor]
     ) -> None:
-        self._patience, self.found = patience, found
-        self.sums: dict[str, Tensor] = state or {}
+        self._patience, self._judge, self.found = patience, judge, found
+        self.sums: dict[str, Tensor] = state
 
-    def add(self, epochs: int, score: float, state: Mapping[str, Tensor]) -> None:
-        """Look at the state after a number of epochs; of equal ones the first is kept."""
+    def add(self, epochs: int, state: Mapping[str, Tensor], ranks: Ranks) -> None:
+        """Look at the state after a number of epochs, by the first process's eyes; of equal ones the first is kept."""
+        score = float(ranks.gather(json.dumps(self._judge()))[0])
         if self.found is None or score > self.found[0]:
             self.found = [score, epochs]
             self.sums = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}

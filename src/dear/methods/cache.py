@@ -91,8 +91,8 @@ def search(
     found = []
     for beta in betas:
         by_gamma = [
-            [int(((base_MC + alpha * bonus_MC).argmax(1) == labels_M).sum()) for alpha in alphas]
-            for bonus_MC in bonuses(beta)
+            [int((torch.add(base_MC, bonus_MC, alpha=alpha).argmax(1) == labels_M).sum()) for alpha in alphas]
+            for bonus_MC in map(Tensor.contiguous, bonuses(beta))
         ]
         found.append(np.array(by_gamma).T)
     return np.stack(found)
