@@ -75,8 +75,7 @@ def fit(
         on_step: called with every step's metrics.
         **config: the method's own, such as roles="ROLES", mask="all_mixed", beta=0.9.
     """
-    if train is not None and not isinstance(train, TrainSettings):
-        raise ConfigError(f"train is of type {type(train).__name__}: give dear.TrainSettings(epochs=…, …).")
+    _check_settings(train)
     dataset = with_descriptions(_opened(data, data_root, template), descriptions)
     how: dict[str, Any] = {"method": method, "config": config, "train": train or TrainSettings(), "recipe": recipe}
     job = make_job(dataset, shots=shots, seed=seed, half=half, cached_views=cached_views, **how)
@@ -85,8 +84,13 @@ def fit(
         check_ours(folder, "run", resume=resume, overwrite=overwrite)
     if not isinstance(clip, FrozenClip):
         clip = load_clip(*clip_for(dataset, clip, pretrained), local_device(device))
-    how = {"resume": resume, "overwrite": overwrite, "cache": kept, "workers": workers, "on_step": on_step}
-    return run_job(job, clip, folder, **how)[0]
+    how = {"resume": resume, "overwrite": overwrite, "workers": workers, "on_step": on_step}
+    return run_job(job, clip, folder, cache=kept, **how)[0]
+
+
+def _check_settings(train: TrainSettings | None) -> None:
+    if train is not None and not isinstance(train, TrainSettings):
+        raise ConfigError(f"train is of type {type(train).__name__}: give dear.TrainSettings(epochs=…, …).")
 
 
 def clip_for(data: str | Path | Dataset, clip: str | None, pretrained: str | None) -> tuple[str, str | None]:
