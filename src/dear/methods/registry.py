@@ -71,7 +71,7 @@ def get_method(name: str) -> type[Method]:
         raise ConfigError(f"A method is asked for by its name, but got an object of type {type(name).__name__}.")
     if name in _REGISTERED:
         return _REGISTERED[name]
-    places = _places()
+    places = OWN if name in OWN else _places()  # entry points take long to look up
     if name not in places:
         known = list_methods()
         raise ConfigError(f"No method is called {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}.")
