@@ -287,8 +287,11 @@ def test_a_damaged_checkpoint_is_one_sentence(toy, clip, whole):
         ("{}", "is not the record of a run: its 'format' is not 'dear-run'"),
         ("[]", "is not the record of a run: its 'format' is not 'dear-run'"),
         ('{"format": "dear-run", "format_version": 9}', "has format 9, this version reads up to 2: upgrade dear-vlm"),
-        ('{"format": "dear-run", "format_version": 2}', "is damaged, or was written by a newer version"),
-        ('{"format": "dear-run", "format_version": 1, "description": {}}', "is damaged, or was written by a newer"),
+        ('{"format": "dear-run", "format_version": 2}', "is not the record of a run. description: Field required"),
+        (
+            '{"format": "dear-run", "format_version": 1, "description": {}}',
+            "is not the record of a run. description.data: Field required",
+        ),
     ],
 )
 def test_a_damaged_run_json_is_one_sentence(toy, clip, whole, text, sentence):

@@ -120,7 +120,7 @@ def test_python_discovers_what_the_command_does(place, done, tmp_path):
     )
     assert found.heads == RoleMap.load(done / "roles.json").heads
     assert told == {"reading images": (41, 41), "finding examples": (4, 4)}
-    with pytest.raises(OverwriteError, match="is not empty"):
+    with pytest.raises(OverwriteError, match="holds a discovery"):
         dear.discover_roles(clip, place / "photos", out=tmp_path / "out")
 
 
