@@ -28,7 +28,12 @@ def a_cell(method, data, seed, gain, **changes):
     level = random.Random(data).uniform(50, 70)
     base, novel = (level + gain + chance.random() / 4 for _ in range(2))
     values = {"weights": {}, "readouts": {"default": "logits"}, "backbone": made.WORLD_CLIP, "recipe": "shared"}
-    values |= {"epochs": 10, "parameters": int(1000 * abs(gain + 1)), "peak_memory_mb": 700 + gain, "artefact_bytes": 4000}
+    values |= {
+        "epochs": 10,
+        "parameters": int(1000 * abs(gain + 1)),
+        "peak_memory_mb": 700 + gain,
+        "artefact_bytes": 4000,
+    }
     if method == "zero_shot":
         values |= {**made.PLAIN, "epochs": None, "parameters": 0}
         base = novel = level
