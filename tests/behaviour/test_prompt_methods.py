@@ -26,7 +26,8 @@ def clip(tiny_clips):
 
 
 @torch.no_grad()
-def test_parts_of_a_batch_are_the_whole(clip, monkeypatch):
+def test_parts_of_a_batch_are_the_whole(tiny_clips, monkeypatch):
+    clip = tiny_clips["shallow"]  # exporting is slow
     model, images = build("cocoop", clip, NAMES), plain_images(clip, 5)
     whole = model(images).logits
     monkeypatch.setattr(cocoop, "PROMPTS_AT_ONCE", 2 * len(NAMES))
@@ -182,9 +183,10 @@ def test_atprompt_on_maple_trains_saves_and_loads(tiny_clips, tmp_path, tiny):
     loaded, images = dear.load(tmp_path / "run", clip=clip), plain_images(clip, 3)
     with torch.no_grad():
         assert torch.equal(loaded(images).logits, model(images).logits)
-        free = {"images": {0: torch.export.Dim("batch")}}
-        exported = torch.export.export(loaded.baked(), (plain_images(clip, 2),), dynamic_shapes=free, strict=False)
-        assert torch.allclose(exported.module()(images), loaded(images).logits, atol=1e-4)
+        if tiny == "plain":
+            free = {"images": {0: torch.export.Dim("batch")}}
+            exported = torch.export.export(loaded.baked(), (images[:2],), dynamic_shapes=free, strict=False).module()
+            assert torch.allclose(exported(images), loaded(images).logits, atol=1e-4)
 
 
 @pytest.mark.parametrize("tiny", ["plain", "odd", "shallow"])
