@@ -105,7 +105,8 @@ def read_checkpoint(
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         told = json.loads(metadata["progress"])
         written_by = told.pop("owner", "")
-        progress, form = Progress(int(told["step"]), int(told["skipped"]), told["scaler"]), metadata["format"]
+        best = [float(one) for one in told["best"]] if told.get("best") else None
+        progress, form = Progress(int(told["step"]), int(told["skipped"]), told["scaler"], best), metadata["format"]
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror or error}): check the disk.") from error
     except Exception as error:
