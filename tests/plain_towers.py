@@ -22,7 +22,7 @@ from dear.backbone.vision import Edit, Masks, VisionTower
 class PlainText(TextTower):
     """A text tower that runs all positions of all prompts."""
 
-    def _tokenize(self, prompts: tuple[str, ...]) -> TokenizedPrompts:
+    def _tokenize(self, prompts: tuple[str, ...], cut: bool) -> TokenizedPrompts:
         ids_CT = self._tokenizer(list(prompts), context_length=self.positions.shape[0])
         return TokenizedPrompts(ids_CT, self._end_positions(ids_CT), 0)
 

@@ -23,7 +23,7 @@ SHORTER = {
     "bench few-shot": FEW,
     "bench cross-dataset": f"{FEW} --source NAME",
     "bench domain": f"{FEW} --source NAME",
-    "compare": FEW,
+    "compare": f"{FEW} --clip world",
     "paper": "--plan",
     "roles discover": "--pool pool.txt --examples 2",
     "roles ablate": "--draws 2",

@@ -104,9 +104,12 @@ def test_a_full_folder_is_refused_before_weights_are_read(dear_, tmp_path, kind)
 
 
 def test_lists(dear_):
-    out = dear_("ls", "methods")[1]
-    assert out.splitlines()[0].split() == ["method", "own", "recipe", "what"]
+    out = dear_("ls", "methods")[1].partition("\n\n")[0]
+    assert out.splitlines()[0].split() == ["method", "year", "trains", "touches", "needs"]
     assert [line.split()[0] for line in out.splitlines()[1:]] == dear.list_methods()
+    out = dear_("ls", "methods", "maple")[1]
+    for fact in ("3,555,072", "both towers, layers 1–9", "Khattak et al., MaPLe", "MIT", "sgd, 5 epochs"):
+        assert fact in out
     out = dear_("ls", "backbones")[1]
     assert [line.split()[0] for line in out.splitlines()[:2]] == ["backbone", "world"]
     assert any(line.startswith("ViT-B-16-quickgelu ") and "openai" in line for line in out.splitlines())

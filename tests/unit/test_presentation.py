@@ -172,7 +172,7 @@ def test_a_sheet_as_a_picture_has_labels_a_query_and_rows_that_wrap():
 def test_markup_stands_in_templates_only():
     tag = re.compile(rf"</?(?:{'|'.join(sorted(ALLOWED - {'line', 'text', 'title'}))})(?:\s[^>]*)?>|<!doctype", re.I)
     for path in sorted(SOURCE.rglob("*.py")):
-        if path.name != "charts.py":
+        if path.name not in ("charts.py", "plots.py"):  # SVG is written there, escaped
             found = tag.findall(path.read_text())
             assert not found, f"{path} writes {found[0]}"
 

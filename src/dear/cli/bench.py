@@ -13,8 +13,7 @@ from dear.cli import options as ask
 from dear.cli.talk import Group, cell_text, say, step_bar
 
 if TYPE_CHECKING:
-    from dear.evaluation.cells import Cell
-    from dear.evaluation.grid import Setting
+    from dear.evaluation.cells import Cell, Setting
     from dear.evaluation.results import CellResult
 
 TRANSFER = ("cross-dataset", "domain")
@@ -59,9 +58,8 @@ def _run(
     resume: ask.Resume = False,
     overwrite: ask.Overwrite = False,
 ) -> None:
-    from dear.evaluation.cells import make_cells
+    from dear.evaluation.cells import Setting, make_cells
     from dear.evaluation.defaults import backbone_for, broad_set, default_data
-    from dear.evaluation.grid import Setting
     from dear.folders import check_ours
 
     check_ours(out, "grid", resume=resume, overwrite=overwrite)

@@ -14,6 +14,13 @@ from dear.errors import ConfigError
 if TYPE_CHECKING:
     from dear.paper.run import Order
 
+Methods = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,NAME", help="Methods of Tables 2 to 4, comma-separated; all: those that the paper's tables name."
+    ),
+]
+
 
 def paper(
     out: Annotated[
@@ -28,13 +35,7 @@ def paper(
         typer.Option(metavar="NAME", help="Backbone; by default world with --mini, ViT-B-16-quickgelu with --full."),
     ] = None,
     pretrained: ask.Pretrained = None,
-    methods: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,NAME",
-            help="Methods of Tables 2 to 4, comma-separated; all: those that the paper's tables name.",
-        ),
-    ] = "zero_shot,dear",
+    methods: Methods = "zero_shot,dear",
     roles: ask.Roles = None,
     seeds: ask.Seeds = "1,2,3",
     shots: Annotated[
@@ -52,13 +53,9 @@ def paper(
     overwrite: ask.Overwrite = False,
 ) -> None:
     """Make every table and figure of the paper, its own numbers beside ours; give --mini or --full."""
-    if mini == full:
-        raise ConfigError("Give either --mini (the embedded world) or --full (the paper's own data sets).")
-    if pretrained is not None and clip is None:
-        raise ConfigError("--pretrained names the weights of a backbone: name the backbone with --clip.")
     from dear.paper.run import Order, describe_plan, survey
 
-    usual = ("world", None, 4) if mini else ("ViT-B-16-quickgelu", "openai", 0)
+    usual = _usual(mini, full, clip, pretrained)
     order = Order(
         out=out,
         kind="mini" if mini else "full",
@@ -81,6 +78,15 @@ def paper(
     )
     how = {"resume": resume, "overwrite": overwrite}
     typer.echo(describe_plan(order, survey(order)) if plan else _carry_out(order, training, **how))
+
+
+def _usual(mini: bool, full: bool, clip: str | None, pretrained: str | None) -> tuple[str, str | None, int]:
+    """Backbone, weights and cached views of the kind of paper that was asked for."""
+    if mini == full:
+        raise ConfigError("Give either --mini (the embedded world) or --full (the paper's own data sets).")
+    if pretrained is not None and clip is None:
+        raise ConfigError("--pretrained names the weights of a backbone: name the backbone with --clip.")
+    return ("world", None, 4) if mini else ("ViT-B-16-quickgelu", "openai", 0)
 
 
 def _methods(text: str) -> tuple[str, ...] | None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from dear.data.splits import Half
+from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, did_you_mean
 from dear.evaluation.results import Protocol
 from dear.files import sha256
 from dear.methods.base import Method
+from dear.methods.recipe import RecipeName
 from dear.methods.registry import get_method
 
 LONGEST_NAME = 150
@@ -41,6 +44,35 @@ class Cell:
         plain = f"{self.method}{variant}-{self.data}-{self.shots}shots-seed{self.seed}"
         safe = "".join(letter if letter.isalnum() or letter in "-_=.," else "_" for letter in plain)[:LONGEST_NAME]
         return safe if safe == plain else f"{safe}-{sha256(plain.encode())[:8]}"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all cells of a grid share."""
+
+    out: Path
+    clip: str
+    pretrained: str | None = None
+    data_root: Path | None = None
+    descriptions: Path | None = None
+    """File with sentences about the classes of the data sets, for methods that read them."""
+    device: str = "cpu"
+    recipe: RecipeName = "own"
+    train: TrainSettings = field(default_factory=TrainSettings)
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    """Other numbers of epochs, by method."""
+    cached_views: int = 0
+    cache: Path | None = None
+    """Folder for the frozen layers' outputs, or None to compute them every time."""
+    workers: int = 2
+    validate: bool = False
+    """Test on images of the training split that were not drawn (and on the validation split), not on test images."""
+    threads: int | None = None
+    """Threads that each cell computes with on a CPU; by default PyTorch's own number, shared by the jobs.
+
+    Sums in another order differ in their last bits, so only the same number of threads gives the same bytes, be it
+    with one job or with several.
+    """
 
 
 def make_cells(

@@ -6,10 +6,9 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
 from functools import cache as remember
 from functools import partial
 from multiprocessing import active_children, get_context
@@ -29,9 +28,8 @@ from dear.datasets import open_dataset, refuse_inside
 from dear.engine.job import Job, describe, fingerprint, make_job, versions
 from dear.engine.loop import Metrics
 from dear.engine.run import CHECKPOINT, read_run, run_job
-from dear.engine.settings import TrainSettings
-from dear.errors import REFUSALS, DataError, DearError, TrainingError
-from dear.evaluation.cells import Cell
+from dear.errors import REFUSALS, ConfigError, DataError, DearError, TrainingError
+from dear.evaluation.cells import Cell, Setting
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.memory import watch_peak
 from dear.evaluation.processes import begin_process
@@ -40,40 +38,10 @@ from dear.evaluation.tables import to_csv, to_markdown
 from dear.evaluation.tested import items_to_test
 from dear.files import sha256, write_atomic
 from dear.folders import check_ours, held, remove_leftovers, remove_ours
-from dear.methods.recipe import RecipeName
 from dear.model import Model
 
 CELLS, RUNS, OLD = "cells", "runs", ".old"
 OURS = ("table.csv", "table.md", CELLS, RUNS)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What all cells of a grid share."""
-
-    out: Path
-    clip: str
-    pretrained: str | None = None
-    data_root: Path | None = None
-    descriptions: Path | None = None
-    """File with sentences about the classes of the data sets, for methods that read them."""
-    device: str = "cpu"
-    recipe: RecipeName = "own"
-    train: TrainSettings = field(default_factory=TrainSettings)
-    epochs: Mapping[str, int] = field(default_factory=dict)
-    """Other numbers of epochs, by method."""
-    cached_views: int = 0
-    cache: Path | None = None
-    """Folder for the frozen layers' outputs, or None to compute them every time."""
-    workers: int = 2
-    validate: bool = False
-    """Test on images of the training split that were not drawn (and on the validation split), not on test images."""
-    threads: int | None = None
-    """Threads that each cell computes with on a CPU; by default PyTorch's own number, shared by the jobs.
-
-    Sums in another order differ in their last bits, so only the same number of threads gives the same bytes, be it
-    with one job or with several.
-    """
 
 
 def run_grid(
@@ -253,8 +221,14 @@ def _try_classes(cell: Cell, model: Model, setting: Setting) -> None:
         dataset = _dataset(name, setting.data_root)
         labels = labels_of(dataset, half)
         few = dataset.classes(dataset.class_names[labels.start : labels.stop][:2])
-        if any(one not in model.trained_on for one in few.names):
-            model.for_classes(few).frozen_parts()
+        if all(one in model.trained_on for one in few.names):
+            continue
+        if not model.method.needs.novel:
+            raise ConfigError(
+                f"{cell.method} knows only the classes it was trained on, but {cell.protocol} tests others: leave it "
+                f"out."
+            )
+        model.for_classes(few).frozen_parts()
 
 
 def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None] | None = None) -> CellResult:

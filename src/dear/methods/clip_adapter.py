@@ -51,7 +51,7 @@ class ClipAdapter(Method):
     )
     about: ClassVar[About] = About(
         citation="Gao et al., CLIP-Adapter: Better Vision-Language Models with Feature Adapters, IJCV 2023",
-        year=2021,
+        year=2023,
         touches="the image feature",
         parameters=131_072,
         code="gaopengcuhk/CLIP-Adapter 08d07f8",

@@ -106,7 +106,7 @@ class CoOp(Method):
 
     def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
         super().__init__(clip, config, seed=seed, **saved)
-        self.needs = Needs(drawn_images=False)
+        self.needs = Needs(drawn_images=False, novel=not self.config.per_class)
         self.ctx = nn.Parameter(torch.empty(0)) if self.config.per_class else self.start(clip, seed)
 
     def start(self, clip: FrozenClip, seed: int) -> nn.Parameter:

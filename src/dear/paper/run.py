@@ -17,8 +17,8 @@ from dear.data.catalog import declarations
 from dear.datasets import open_dataset
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError, DearError, RoleMapError
-from dear.evaluation.cells import Cell
-from dear.evaluation.grid import CELLS, OLD, RUNS, Setting, done_before, forget_data, run_grid
+from dear.evaluation.cells import Cell, Setting
+from dear.evaluation.grid import CELLS, OLD, RUNS, done_before, forget_data, run_grid
 from dear.evaluation.results import CellResult, Protocol
 from dear.evaluation.tables import to_csv, to_markdown
 from dear.files import write_atomic

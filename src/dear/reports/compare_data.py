@@ -142,7 +142,7 @@ class Comparison:
         notes = []
         method = known(row.method)
         if method and method.about and method.about.needs != NOTHING:
-            notes.append(f"needs more than labelled photos: {method.about.needs}")
+            notes.append(f"uses more than labelled photos: {method.about.needs}")
         notes += [f"trained with {text}" for text in self.unlike[row] if text not in self.unlike_all]
         if not self.is_complete(row):
             average = self.summary.average(row, self.main)

@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 from dear.engine.loop import Metrics
 from dear.engine.ranks import local_device
 from dear.errors import ConfigError, did_you_mean
-from dear.evaluation.cells import Cell, make_cells
+from dear.evaluation.cells import Cell, Setting, make_cells
 from dear.evaluation.defaults import backbone_for, broad_set, default_data
-from dear.evaluation.grid import Setting, run_grid
+from dear.evaluation.grid import run_grid
 from dear.evaluation.results import CellResult
 from dear.evaluation.summary import Row
 from dear.folders import check_ours
