@@ -169,6 +169,26 @@ def _draw(job: Job, model: Model, items: Sequence[Item], workers: int, cache: Pa
     return drawn_images(model, job.dataset, items, seed=job.seed, **how)
 
 
+def _views(
+    job: Job,
+    model: Model,
+    items: Sequence[Item],
+    ranks: Ranks,
+    *,
+    cache: Path | None,
+    workers: int,
+    on_cache: Callable[[int], None] | None,
+) -> Read:
+    """What is trained on of each image: always the same, stored views in turn, or new views in every epoch."""
+    recipe = job.resolved
+    if not recipe.augment:
+        return fixed_views(model, job.dataset, items, workers=workers)
+    if not job.cached_views or cache is None:
+        return _live(job, model, items)
+    how: dict[str, Any] = {"views": job.cached_views, "seed": job.seed, "crop": recipe.crop, "cache": cache}
+    return cached_views(model, job.dataset, items, **how, workers=workers, ranks=ranks, progress=on_cache)
+
+
 def _train(
     job: Job,
     model: Model,
@@ -186,23 +206,7 @@ def _train(
     recipe, own = job.resolved, model.method.recipe
     if not model.trainable() or not all(one.epochs or one.steps_per_shot for one in (recipe, own)):
         return Progress()  # a method without gradient steps has none by any recipe
-    if not recipe.augment:
-        read = fixed_views(model, job.dataset, items, workers=workers)
-    elif job.cached_views and cache is not None:
-        read = cached_views(
-            model,
-            job.dataset,
-            items,
-            views=job.cached_views,
-            seed=job.seed,
-            crop=recipe.crop,
-            cache=cache,
-            workers=workers,
-            ranks=ranks,
-            progress=on_cache,
-        )
-    else:
-        read = _live(job, model, items)
+    read = _views(job, model, items, ranks, cache=cache, workers=workers, on_cache=on_cache)
     feed = Feed(
         read,
         [item.label for item in items],
