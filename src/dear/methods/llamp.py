@@ -249,7 +249,10 @@ class LLaMP(Method):
         def edit(layer: int, rows: Rows) -> Rows:
             if 1 < layer <= len(words):
                 rows = rows.put(1, words[layer - 1][None])
-            return rows._replace(words=_placed(rows.words, at_C, own[layer - 1])) if 1 < layer <= len(own) else rows
+            if not 1 < layer <= len(own):
+                return rows
+            place_C = at_C + 1 + count - rows.past.shape[1]
+            return rows._replace(words=_placed(rows.words, place_C, own[layer - 1]))
 
         return clip.text.features(Rows(first, body, at_C + n), edit=edit)
 
