@@ -52,6 +52,7 @@ from helpers import TINY_CONFIGS, make_photos, varied_roles
 from papers import tiny_eurosat, tiny_imagenet
 
 FORK = multiprocessing.get_context("fork")
+COSTS = {"seconds", "peak_memory_mb"}
 DONE, REFUSED, FAILED = "done", "refused", "failed"
 NAMED = re.compile(r"is being written by process (\d+) on \S+ since \d{4}-\d\d-\d\dT")
 MODES: dict[str, dict[str, bool]] = {"new": {}, "resume": {"resume": True}, "overwrite": {"overwrite": True}}
@@ -70,9 +71,10 @@ def digest(*parts: bytes) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
-def without_times(cell: Path) -> bytes:
+def without_costs(cell: Path) -> bytes:
+    """A cell without what is measured anew each time."""
     content = json.loads(cell.read_text())
-    return json.dumps({name: value for name, value in content.items() if name != "seconds"}, sort_keys=True).encode()
+    return json.dumps({name: content[name] for name in content.keys() - COSTS}, sort_keys=True).encode()
 
 
 def letters_as_numbers(phrases: Sequence[str]) -> Any:
@@ -127,7 +129,7 @@ def kinds(place: Path) -> dict[str, Kind]:
             lambda folder, how: run_job(job, clip, folder, **how),
             lambda folder: digest(*(value.numpy().tobytes() for value in load(folder, clip).state_dict().values())),
         ),
-        "grid": Kind(grid, lambda folder: digest(*map(without_times, sorted((folder / "cells").glob("*.json"))))),
+        "grid": Kind(grid, lambda folder: digest(*map(without_costs, sorted((folder / "cells").glob("*.json"))))),
         "paper": Kind(
             paper, lambda folder: digest((folder / "results.json").read_bytes()), ("new", "resume", "resume")
         ),
@@ -172,6 +174,8 @@ def one_round(kind: Kind, folder: Path, mode: str, alone: str) -> tuple[str, boo
         return "; ".join(said for _, _, said in found if said), False
     if (state := kind.state(folder)) != alone:
         return f"the folder holds something else than one process leaves ({state[:12]})", False
+    if any("another process" in said for _, _, said in found):
+        return "a refusal does not say by whom", False
     if any(int(match[1]) not in pids for match in named):
         return "a refusal names a process that is not there", False
     return " and ".join(outcomes), bool(named)

@@ -31,6 +31,8 @@ FORMAT, FORMAT_VERSION = "dear-folder", 1
 MARKER, LOCK = "dear-folder.json", ".dear.lock"
 BEAT, STALE = 10.0, 60.0
 """Seconds between heartbeats, and after which a holder on another machine counts as gone."""
+TRIES, PAUSE = 40, 0.05
+"""How often, and after how many seconds, a lock is tried again whose holder has not signed."""
 TEMPORARY = ".*.tmp"
 
 _WITHOUT_MARKER: dict[Kind, tuple[tuple[str, str], ...]] = {
@@ -100,12 +102,7 @@ def held(folder: Path, kind: Kind) -> Iterator[None]:
     if path.exists() and not path.is_file():
         raise OverwriteError(f"{path} is not a regular file: remove it.")
     lock = FileLock(path, timeout=0, is_singleton=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise FolderBusyError(_busy(folder, kind, _holder(path))) from None
-    except (OSError, NotImplementedError) as error:
-        raise OverwriteError(f"The folder {folder} cannot be written ({error}).") from None
+    _acquire(lock, folder, kind, path)
     stop = threading.Event()
     try:
         _refuse_other_machine(folder, kind, path)
@@ -177,14 +174,41 @@ def _beat(path: Path, stop: threading.Event) -> None:
             os.utime(path)
 
 
+def _acquire(lock: FileLock, folder: Path, kind: Kind, path: Path) -> None:
+    """Take the lock, or say who has it; a holder that has not signed has just begun or is about to end."""
+    for _ in range(TRIES):
+        try:
+            lock.acquire()
+            return
+        except Timeout:
+            if holder := _holder(path):
+                raise FolderBusyError(_busy(folder, kind, holder)) from None
+        except (OSError, NotImplementedError) as error:
+            raise OverwriteError(f"The folder {folder} cannot be written ({error}).") from None
+        time.sleep(PAUSE)
+    raise FolderBusyError(_busy(folder, kind, {}))
+
+
 def _holder(path: Path) -> dict[str, Any]:
-    for _ in range(5):  # the holder may be about to sign
-        with suppress(OSError, ValueError, RecursionError):
-            found = json.loads(read_regular(path, most=MEGABYTE))
-            if isinstance(found, dict):
-                return found
-        time.sleep(0.05)
+    """Who signed a lock; {} if nobody did, or a process of this machine that is no more."""
+    with suppress(OSError, ValueError, RecursionError):
+        found = json.loads(read_regular(path, most=MEGABYTE))
+        if isinstance(found, dict) and not _is_gone(found):
+            return found
     return {}
+
+
+def _is_gone(holder: dict[str, Any]) -> bool:
+    pid = holder.get("pid")
+    if holder.get("host") != socket.gethostname() or type(pid) is not int or pid < 1 or os.name != "posix":
+        return False
+    try:
+        os.kill(pid, 0)  # asks whether it lives, and does nothing to it
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _refuse_other_machine(folder: Path, kind: Kind, path: Path) -> None:

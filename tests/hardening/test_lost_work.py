@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -143,6 +144,20 @@ def test_a_killed_holder_leaves_no_lock(tmp_path):
     assert ready.wait(20)
     first.kill()
     first.join(20)
+    with held(tmp_path / "run", "run"):
+        pass
+
+
+@pytest.mark.covers("W3", "W10")
+@pytest.mark.parametrize(
+    "signed", ["", '{"host": "HOST", "pid": 4194305, "since": "before"}'], ids=["not yet", "by the dead"]
+)
+def test_a_holder_that_has_not_signed_is_waited_for(tmp_path, signed, monkeypatch):
+    monkeypatch.setattr("dear.folders.TRIES", 3)
+    with held(tmp_path / "run", "run"):
+        (tmp_path / "run" / LOCK).write_text(signed.replace("HOST", socket.gethostname()))
+        with pytest.raises(FolderBusyError, match="is being written by another process"), held(tmp_path / "run", "run"):
+            pass
     with held(tmp_path / "run", "run"):
         pass
 
