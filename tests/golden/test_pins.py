@@ -229,6 +229,18 @@ def test_report_reads_the_run(monkeypatch, capsys, run):
     assert "<svg" in (run / "report.html").read_text()
 
 
+def test_a_run_that_was_stopped_is_resumed(tmp_path, adapter):
+    """From its checkpoint of format 1, to the adapter that was stored then."""
+    folder = Path(shutil.copytree(FORMAT_1 / "half_run", tmp_path / "run"))
+    told = TrainSettings(epochs=2)
+    job = make_job(open_dataset("world-textures"), shots=2, seed=3, half="base", train=told, config={})
+    model, progress = runs.run_job(job, adapter.clip, folder, resume=True, workers=0)
+    assert progress.step == 2
+    for name, tensor in adapter.state_dict().items():
+        assert torch.allclose(model.state_dict()[name], tensor, rtol=1e-4, atol=1e-6), name
+    dear.load(folder, adapter.clip)
+
+
 # The search index.
 
 
