@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+METHODS ?= zero_shot,dear,coop,cocoop,prograd,atprompt,tcp,vpt,ivlp,maple,promptsrc
+OWN_WORLD := world-textures,world-emblems,world-broad
 WORLD := world-blooms,world-things,world-places,world-emblems,world-scenes,world-broad,world-textures
 
 .PHONY: help install browser test lint types unit slow vectors docs tables quickstart clean
@@ -43,8 +45,10 @@ docs: install ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
 tables: install ## the small form of the tables, on the embedded world; resumes where it was stopped
-	$(BIN)/dear bench base-to-novel --clip world --data $(WORLD) --seeds 1,2,3 --cached-views 10 --jobs 2 --threads 1 \
-	  --resume --out runs/tables/world
+	$(BIN)/dear compare --clip world --data $(WORLD) --methods $(METHODS) --seeds 1,2,3 --recipe shared --cached-views 10 \
+	  --jobs 2 --threads 1 --resume --out runs/tables/world
+	$(BIN)/dear bench base-to-novel --clip world --data $(OWN_WORLD) --methods $(METHODS) --seeds 1 --recipe own \
+	  --cached-views 10 --jobs 2 --threads 1 --resume --out runs/tables/own
 
 quickstart: install ## adapt the embedded CLIP to a small data set and write a report
 	$(BIN)/dear quickstart

@@ -4,7 +4,7 @@ Plain is the method on towers without savings (`tests/plain_towers.py`): 77 text
 nothing shared between prompts. What the published code computes in every step is computed in every step: `classes` is
 part of it for the methods whose code runs the whole text tower per step (`EVERY_STEP`). Ours is measured live (from
 images) and cached (from frozen quantities that are kept). A step is forward, loss, backward and update; a speed is a
-ratio of medians of steps taken in turn in one run. Peak memory: each way in a process of its own.
+ratio of medians of steps taken in turn in one run. Peak memory: what the process grows by during the first step.
 
     python benchmarks/method_step.py --methods coop,maple --classes 50 --batch 4 --out method-step.json
 """
@@ -15,7 +15,6 @@ import argparse
 import ctypes
 import gc
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -105,19 +104,29 @@ def ways(name: str, clip: FrozenClip, classes: int, batch: int, chosen: Sequence
 
 
 def measure(name: str, clip: FrozenClip, classes: int, batch: int, plain: int, ours: int) -> dict[str, Any]:
-    """Seconds of steps taken in turn: a plain one, then some of ours beside it; the first of each warms up."""
-    steps = ways(name, clip, classes, batch, ("plain", "live", "cached"))
-    for way in ("live", "cached"):
-        steps[way]()
+    """Seconds of steps taken in turn, a plain one, then some of ours beside it, and what the first of each needs."""
+    steps = ways(name, clip, classes, batch, ("live", "cached", "plain"))
+    megabytes = {"live": peak(steps["live"])}
+    steps["cached"]()
     seconds: dict[str, list[float]] = {way: [] for way in steps}
-    for _ in range(plain):
+    for turn in range(plain):
         for way, work in steps.items():
             for _ in range(1 if way == "plain" else -(-ours // plain)):
                 start = time.perf_counter()
-                work()
+                if way == "plain" and not turn:
+                    megabytes["plain"] = peak(work)
+                else:
+                    work()
                 seconds[way].append(time.perf_counter() - start)
     middle = {way: median(times) for way, times in seconds.items()}
-    return {"method": name, "classes": classes, "batch": batch, "seconds": seconds, "median": middle}
+    return {
+        "method": name,
+        "classes": classes,
+        "batch": batch,
+        "seconds": seconds,
+        "median": middle,
+        "megabytes": megabytes,
+    }
 
 
 def status(field: str) -> float:
@@ -126,9 +135,8 @@ def status(field: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
-def peak(name: str, clip: FrozenClip, classes: int, batch: int, way: str) -> float:
-    """MB that this process grows by at most during one step, with the frozen part of the classes."""
-    step = ways(name, clip, classes, batch, [way])[way]
+def peak(step: Callable[[], None]) -> float:
+    """MB that this process grows by at most during a step; what was freed before is given back first."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
@@ -137,24 +145,14 @@ def peak(name: str, clip: FrozenClip, classes: int, batch: int, way: str) -> flo
     return status("VmHWM:") - before
 
 
-def peaks(given: argparse.Namespace, name: str, classes: int) -> dict[str, float]:
-    """Each way in a process of its own."""
-    found = {}
-    for way in ("plain", "live"):
-        words = [sys.executable, __file__, "--clip", given.clip, "--methods", name, "--classes", str(classes)]
-        words += ["--batch", str(given.batch), "--threads", str(given.threads), "--memory-of", way]
-        found[way] = float(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout)
-    return found
-
-
 def report(rows: Sequence[dict[str, Any]]) -> str:
     """A Markdown table."""
     head = ("method", "classes", "batch", "plain s", "live s", "plain ÷ live", "plain ÷ cached", "MB plain", "MB live")
     lines = []
     for row in rows:
-        middle, memory = row["median"], row.get("megabytes", {})
+        middle, memory = row["median"], row["megabytes"]
         live, cached = middle["plain"] / middle["live"], middle["plain"] / middle["cached"]
-        sizes = [f"{memory[way]:,.0f}" if way in memory else "–" for way in ("plain", "live")]
+        sizes = [f"{memory[way]:,.0f}" for way in ("plain", "live")]
         times = [f"{middle[way]:.2f}" for way in ("plain", "live")]
         lines.append(
             (row["method"], str(row["classes"]), str(row["batch"]), *times, f"{live:.1f}", f"{cached:.1f}", *sizes)
@@ -171,25 +169,17 @@ def main() -> None:
     parser.add_argument("--plain", type=int, default=2, help="plain steps")
     parser.add_argument("--ours", type=int, default=5, help="steps of ours")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--memory-of", choices=["plain", "live"], help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     clip = load_clip(given.clip, "random")
-    if given.memory_of:
-        print(peak(given.methods, clip, given.classes[0], given.batch, given.memory_of))
-        return
     trains = [
         name for name in list_methods() if get_method(name).recipe.epochs or get_method(name).recipe.steps_per_shot
     ]
     rows = []
     for name in trains if given.methods == "all" else given.methods.split(","):
         for classes in given.classes:
-            row = measure(name, clip, classes, given.batch, given.plain, given.ours)
-            if not given.no_memory:
-                row["megabytes"] = peaks(given, name, classes)
-            rows.append(row)
+            rows.append(measure(name, clip, classes, given.batch, given.plain, given.ours))
             print(report(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
     print(report(rows))
     if given.out:

@@ -85,7 +85,7 @@ def test_compare_continues_a_grid_of_bench(dear_, place, tmp_path):
     code, stdout, stderr = dear_(*words)
     assert code == 0, stderr
     assert stdout.startswith("These results are too few to recommend a method")
-    assert "coop per_class=true could not be run: With per_class=true, coop knows only the classes" in stderr
+    assert "coop per_class=true could not be run: coop knows only the classes it was trained on" in stderr
     assert {path.name: path.read_bytes() for path in (out / "cells").iterdir()} == before
     page = (out / "compare.html").read_bytes()
     assert b"Methods that could not be run" in page

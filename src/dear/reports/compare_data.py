@@ -141,8 +141,9 @@ class Comparison:
         """What a reader has to know about a row before comparing it."""
         notes = []
         method = known(row.method)
-        if method and method.about and method.about.needs != NOTHING:
-            notes.append(f"uses more than labelled photos: {method.about.needs}")
+        asked = method.about.needs.split("; ") if method and method.about else []
+        if further := [one for one in asked if one != NOTHING and not one.endswith("if any")]:
+            notes.append(f"uses more than labelled photos: {', '.join(further)}")
         notes += [f"trained with {text}" for text in self.unlike[row] if text not in self.unlike_all]
         if not self.is_complete(row):
             average = self.summary.average(row, self.main)
