@@ -47,7 +47,7 @@ docs: install ## build the documentation into site/
 tables: install ## the small form of the tables, on the embedded world; resumes where it was stopped
 	$(BIN)/dear compare --clip world --data $(WORLD) --methods $(METHODS) --seeds 1,2,3 --recipe shared --cached-views 10 \
 	  --jobs 2 --threads 1 --resume --out runs/tables/world
-	$(BIN)/dear bench base-to-novel --clip world --data $(OWN_WORLD) --methods $(METHODS) --seeds 1 --recipe own \
+	$(BIN)/dear compare --clip world --data $(OWN_WORLD) --methods $(METHODS) --seeds 1 --recipe own \
 	  --cached-views 10 --jobs 2 --threads 1 --resume --out runs/tables/own
 
 quickstart: install ## adapt the embedded CLIP to a small data set and write a report
