@@ -6,6 +6,7 @@ from dear.engine.optim import Average, epoch_weights
 from dear.methods.base import Batch
 from dear.methods.recipe import Recipe
 from vectors.compare import Case, classes_of
+from vectors.family_a import DATA_SETS
 
 
 def features(run):
@@ -77,29 +78,9 @@ def averages(told, tensors):
     return {**found, "gpa/snapshots": tensors["gpa/snapshots"], "gpa/aggregate": average.sums["state"]}
 
 
-DATA = {
-    "Caltech101": "caltech101",
-    "DescribableTextures": "dtd",
-    "EuroSAT": "eurosat",
-    "FGVCAircraft": "fgvc_aircraft",
-    "Food101": "food101",
-    "ImageNet": "imagenet",
-    "ImageNetA": "imagenet_a",
-    "ImageNetR": "imagenet_r",
-    "ImageNetSketch": "imagenet_sketch",
-    "ImageNetV2": "imagenetv2",
-    "OxfordFlowers": "oxford_flowers",
-    "OxfordPets": "oxford_pets",
-    "StanfordCars": "stanford_cars",
-    "SUN397": "sun397",
-    "UCF101": "ucf101",
-}
-"""Data sets by the names of the published code."""
-
-
 def classes_of_data(facts):
     """Classes of a data set whose published template the method knows: the file's would hide a wrong one."""
-    data = DATA.get(facts["settings"].get("dataset_name"))
+    data = DATA_SETS.get(facts["settings"].get("dataset_name"))
     return classes_of(facts, dataset=data) if data else classes_of(facts, template=facts["template"])
 
 

@@ -49,13 +49,12 @@ def one_unit_too_few(monkeypatch):
 
 
 def grid_reaches_its_end(monkeypatch):
-    from dear.methods import ape, tip_adapter
+    from dear.methods import cache
 
-    def reaching(scale, steps, first=0.1):
+    def reaching(scale, steps, first):
         return [first + i * (scale - first) / max(1, steps - 1) for i in range(steps)]
 
-    monkeypatch.setattr(ape, "grid_values", reaching)
-    monkeypatch.setattr(tip_adapter, "grid_values", reaching)
+    monkeypatch.setattr(cache, "grid_values", reaching)
 
 
 def last_best(monkeypatch):

@@ -17,7 +17,7 @@ from dear.data.prompts import ClassList
 from dear.errors import ConfigError
 from dear.methods.about import About
 from dear.methods.base import unit
-from dear.methods.cache import CacheConfig, CacheMethod, Scale, Steps, grid_values
+from dear.methods.cache import SMALLEST, CacheConfig, CacheMethod, Scale, Steps
 from dear.methods.recipe import Recipe, Special
 
 PUBLISHED_WIDTH = 1024
@@ -114,6 +114,7 @@ class APE(CacheMethod):
         licence="none stated",
     )
     numbers: ClassVar[tuple[str, ...]] = ("beta", "alpha", "gamma")
+    smallest: ClassVar[tuple[float, ...]] = (SMALLEST, SMALLEST, 0.0)
     drawn: ClassVar[tuple[str, ...]] = (*CacheMethod.drawn, "channels", "d")
     config: APEConfig
 
@@ -150,11 +151,6 @@ class APE(CacheMethod):
     def key_weights(self, gamma: Tensor | float | None = None) -> Tensor:
         """exp(γ·d)."""
         return torch.exp((self.get_buffer("gamma") if gamma is None else gamma) * self.d)[:, None]
-
-    def tried(self) -> list[list[float]]:
-        """Values of β, α and γ; only those of γ begin at 0."""
-        (beta, alpha, gamma), steps = self.config.search_scale, self.config.search_steps
-        return [grid_values(beta, steps[0]), grid_values(alpha, steps[1]), grid_values(gamma, steps[2], 0.0)]
 
 
 def _check_channels(channels: Tensor, keys: Tensor) -> None:

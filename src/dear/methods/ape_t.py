@@ -17,7 +17,7 @@ from dear.config import Settings
 from dear.data.prompts import ClassList
 from dear.methods.about import About
 from dear.methods.ape import PUBLISHED, PUBLISHED_WIDTH, ChannelConfig, _check_channels, best_channels, similarity
-from dear.methods.cache import CacheMethod, Scale, Steps, grid_values
+from dear.methods.cache import CacheMethod, Scale, Steps
 from dear.methods.recipe import Recipe, Special
 
 TRAINING: dict[str, tuple[int, float, float, int]] = {
@@ -125,8 +125,3 @@ class APET(CacheMethod):
     def key_weights(self, gamma: Tensor | float | None = None) -> Tensor:
         """The learned weights."""
         return self.value_weights
-
-    def tried(self) -> list[list[float]]:
-        """Values of β and α."""
-        scales, steps = self.config.search_scale, self.config.search_steps
-        return [grid_values(scale, count) for scale, count in zip(scales, steps, strict=True)]

@@ -41,6 +41,10 @@ class CacheConfig(Settings):
     """Sharpness of the cache in training, and in the end if nothing is chosen."""
     search: bool = True
     """Choose the numbers on held-out images, if there are any."""
+    search_scale: tuple[Scale, ...] = Field(default=(7.0, 3.0), strict=False)
+    """Upper ends of the searches for β and α."""
+    search_steps: tuple[Steps, ...] = Field(default=(200, 20), strict=False)
+    """Number of values of β and α that are tried."""
 
 
 class KnownClasses(NamedTuple):
@@ -62,7 +66,7 @@ class CacheText(NamedTuple):
     """(C,) rows of the class sums; the last, empty row for a class without cached images."""
 
 
-def grid_values(scale: float, steps: int, first: float = SMALLEST) -> list[float]:
+def grid_values(scale: float, steps: int, first: float) -> list[float]:
     """The values that a search tries; it never reaches `scale`."""
     return [i * (scale - first) / steps + first for i in range(steps)]
 
@@ -110,6 +114,7 @@ class CacheMethod(Method):
 
     learns_keys: ClassVar[bool] = False
     numbers: ClassVar[tuple[str, ...]] = ("beta", "alpha")
+    smallest: ClassVar[tuple[float, ...]] = (SMALLEST, SMALLEST)
     """What is chosen on held-out images, the slowest loop first."""
     drawn: ClassVar[tuple[str, ...]] = ("keys", "labels", "per_class", "trained_data")
     config: CacheConfig
@@ -202,7 +207,8 @@ class CacheMethod(Method):
 
     def tried(self) -> list[list[float]]:
         """The values that are tried of each number."""
-        raise NotImplementedError
+        ends, steps = self.config.search_scale, self.config.search_steps
+        return [grid_values(*one) for one in zip(ends, steps, self.smallest, strict=True)]
 
     @torch.no_grad()
     def accuracies(self, clip: FrozenClip, held: Draw) -> np.ndarray[Any, Any]:

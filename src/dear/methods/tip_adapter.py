@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dear.config import Settings
 from dear.methods.about import About
-from dear.methods.cache import CacheConfig, CacheMethod, Scale, Steps, grid_values
+from dear.methods.cache import CacheConfig, CacheMethod, Scale, Steps
 from dear.methods.recipe import Recipe, Special
 
 PUBLISHED = {
@@ -55,8 +55,3 @@ class TipAdapter(CacheMethod):
         licence="none stated",
     )
     config: TipConfig
-
-    def tried(self) -> list[list[float]]:
-        """Values of β and α."""
-        scales, steps = self.config.search_scale, self.config.search_steps
-        return [grid_values(scale, count) for scale, count in zip(scales, steps, strict=True)]
