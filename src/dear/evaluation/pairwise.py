@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from statistics import fmean
+from statistics import fmean, median
 from typing import NamedTuple
 
 from dear.evaluation.results import CellResult
@@ -42,7 +42,10 @@ class Behind(NamedTuple):
 
 
 class Effort(NamedTuple):
-    """What a method costs, as the mean over its cells; None if no cell tells."""
+    """What a method costs, as the median over its cells; None if no cell tells.
+
+    The median: some cells fill the cache that all use, and some run beside other work.
+    """
 
     parameters: float | None
     seconds: float | None
@@ -80,12 +83,12 @@ def behind(summary: Summary, column: str, rows: Sequence[Row], best: Row) -> lis
 
 def effort(cells: Sequence[CellResult]) -> Effort:
     """What the cells of one row cost."""
-    return Effort(*(_mean([getattr(cell, name) for cell in cells]) for name in Effort._fields))
+    return Effort(*(_median([getattr(cell, name) for cell in cells]) for name in Effort._fields))
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _median(values: Sequence[float | None]) -> float | None:
     told = [value for value in values if value is not None]
-    return fmean(told) if told else None
+    return median(told) if told else None
 
 
 def _by_cell(summary: Summary, column: str, row: Row) -> dict[tuple[int, str], float]:

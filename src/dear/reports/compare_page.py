@@ -108,7 +108,7 @@ def _results(found: Comparison) -> Part:
     said += [f"All methods were trained with {text}." for text in found.unlike_all]
     said += [f"[{mark}] {text}." for text, mark in notes.items()]
     said.append(
-        "Costs are means over cells. Seconds are of training and tests on the machine that ran them, less what the "
+        "Costs are medians over cells. Seconds are of training and tests on the machine that ran them, less what the "
         "cache had already; peak memory is of the whole process (on a GPU: of tensors)."
     )
     return Part("results", "Results", (table,), notes=tuple(said))
