@@ -32,6 +32,14 @@ class Evaluation:
     """What plain CLIP scores on the same images, if it was asked for."""
     method: str = ""
     """Name of the method."""
+    labels: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
+    """The right class of every image."""
+    plain_picks: Tensor | None = None
+    """What plain CLIP picks, if it was asked for."""
+    readout: str = ""
+    """Name of the default readout, by which `picks` were made."""
+    unseen: bool = False
+    """Whether it is known that none of the images was trained on."""
 
 
 @torch.inference_mode()
@@ -90,7 +98,18 @@ def evaluate_items(
         )
 
     beside = scored({model.plain().readout(): plain}) if beside_plain else None
-    return Evaluation(scored(picks), picks[model.readout()], confidence, problems, weights, beside, model.name)
+    return Evaluation(
+        scored(picks),
+        picks[model.readout()],
+        confidence,
+        problems,
+        weights,
+        beside,
+        model.name,
+        labels,
+        plain if beside_plain else None,
+        model.readout(),
+    )
 
 
 def _check_classes(names: Sequence[str], dataset: Dataset, half: Half) -> None:
