@@ -14,7 +14,7 @@ from dear.evaluation.statistics import answers_test, share_interval
 from dear.evaluation.verdict import balance_sentence, sentence, verdict
 
 
-def outcome(right, plain, labels=None, *, half="all", unseen=True):
+def outcome(right, plain, labels=None, *, half="all", new="images"):
     """A test of two classes; `right` and `plain` say which answers are right."""
     labels = torch.tensor([0] * len(right) if labels is None else labels)
 
@@ -40,7 +40,7 @@ def outcome(right, plain, labels=None, *, half="all", unseen=True):
         labels=labels,
         plain_picks=picked(plain),
         readout="logits",
-        unseen=unseen,
+        new=new,
     )
 
 
@@ -54,13 +54,16 @@ def test_the_sentence_says_how_good_how_sure_and_whether_it_is_better():
         "93 % of 72 images it was not trained on are named correctly, ± 6 points; plain CLIP 82 %; "
         "better beyond chance: yes."
     )
-    assert sentence(verdict(outcome(answers(61, 72), answers(59, 72), unseen=False))) == (
+    assert sentence(verdict(outcome(answers(61, 72), answers(59, 72), new="unknown"))) == (
         "85 % of 72 images are named correctly, ± 8 points; plain CLIP 82 %; better beyond chance: no."
     )
     assert sentence(verdict(outcome(answers(50, 72), answers(60, 72), half="novel"))).endswith(
         "worse beyond chance: yes."
     )
-    assert "of novel classes it was not trained on" in sentence(verdict(outcome([True], [False], half="novel")))
+    told = sentence(verdict(outcome([True], [False], half="novel", new="classes")))
+    assert told.startswith("100 % of 1 image of classes it was not trained on is named correctly")
+    told = sentence(verdict(outcome(answers(3, 9), answers(3, 9), half="base", new="images of trained classes")))
+    assert told.startswith("33 % of 9 new images of trained classes are named correctly")
     assert sentence(verdict(outcome(answers(764, 1200), answers(704, 1200)))) == (
         "63.7 % of 1,200 images it was not trained on are named correctly, ± 2.7 points; plain CLIP 58.7 %; "
         "better beyond chance: yes."

@@ -14,6 +14,7 @@ from dear.data.splits import Half, labels_of
 from dear.engine.states import evaluation_states
 from dear.errors import ConfigError, DataError
 from dear.evaluation.results import PerClass, Scores
+from dear.evaluation.tested import Newness
 from dear.model import Model
 
 
@@ -38,8 +39,8 @@ class Evaluation:
     """What plain CLIP picks, if it was asked for."""
     readout: str = ""
     """Name of the default readout, by which `picks` were made."""
-    unseen: bool = False
-    """Whether it is known that none of the images was trained on."""
+    new: Newness = "unknown"
+    """What of the test is known to be new to the model."""
 
 
 @torch.inference_mode()

@@ -77,7 +77,7 @@ def evaluate(
         beside_plain=True,
         progress=partial(_tell, progress, len(items)) if progress else None,
     )
-    return replace(found, unseen=tested.description is not None)
+    return replace(found, new=tested.newness(half))
 
 
 def _tell(progress: Callable[[int, int], None], total: int, done: int) -> None:

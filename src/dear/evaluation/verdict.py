@@ -12,6 +12,7 @@ from dear.errors import ConfigError
 from dear.evaluation.evaluate import Evaluation
 from dear.evaluation.results import Scores
 from dear.evaluation.statistics import AnswerTest, Interval, answers_test, share_interval
+from dear.evaluation.tested import Newness
 
 LEVEL = 0.05
 """A p below this is called beyond chance."""
@@ -19,7 +20,13 @@ FINE = 3.0
 """Half-widths below this, in points, are told with one digit."""
 UNBALANCED = 2
 """Classes are unbalanced if the largest has at least this many times the images of the smallest."""
-OF_HALF: Mapping[Half, str] = {"all": "", "base": " of base classes", "novel": " of novel classes"}
+WHICH: Mapping[Newness, tuple[str, str]] = {
+    "unknown": ("", ""),
+    "images": ("", " it was not trained on"),
+    "images of trained classes": ("new ", " of trained classes"),
+    "classes": ("", " of classes it was not trained on"),
+}
+"""What stands before and behind the word "images"."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,7 @@ class Verdict:
     """McNemar's exact test of the answers, plain CLIP's second."""
     balance: Balance | None
     """If classes are unbalanced."""
-    unseen: bool
-    """Whether none of the images was trained on."""
+    new: Newness
 
     @property
     def beyond_chance(self) -> bool:
@@ -91,16 +97,16 @@ def verdict(found: Evaluation) -> Verdict:
         plain=100 * sum(plain) / images,
         test=answers_test(right, plain),
         balance=_balance(found, found.plain),
-        unseen=found.unseen,
+        new=found.new,
     )
 
 
 def sentence(found: Verdict) -> str:
     """The verdict as one sentence."""
     digits = 1 if _half_width(found) < FINE else 0
-    which = OF_HALF[found.half] + (" it was not trained on" if found.unseen else "")
-    some = "1 image" if found.images == 1 else f"{found.images:,} images"
-    told = f"{found.accuracy:.{digits}f} % of {some}{which} {'is' if found.images == 1 else 'are'} named correctly"
+    before, behind = WHICH[found.new]
+    some, are = (f"1 {before}image", "is") if found.images == 1 else (f"{found.images:,} {before}images", "are")
+    told = f"{found.accuracy:.{digits}f} % of {some}{behind} {are} named correctly"
     return f"{told}, {_how_sure(found, digits)}; {_beside_plain(found, digits)}."
 
 
