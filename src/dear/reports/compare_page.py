@@ -139,10 +139,10 @@ def _differences(found: Comparison) -> Part:
         for one in (column, *(other for other in found.columns if other != column))
     ]
     notes = (
-        f"Blue in the first picture: cannot be told from {label(best)}, which has the highest {what}. Grey: behind by "
-        f"more than chance explains.",
+        f"Blue, filled dots in the first picture: cannot be told from {label(best)}, which has the highest {what}. "
+        f"Grey, hollow dots: behind by more than chance explains.",
         "In the other pictures each number is the mean difference, row minus column, in points; columns bear the rows' "
-        "numbers. Blue: the row is better, red: it is worse, grey: cannot be told apart.",
+        "numbers. Bold on blue: the row is better, bold on red: it is worse, grey: cannot be told apart.",
         f"Tested by Wilcoxon's signed-rank test (exact, two-sided) on the {found.results_per_pair} results, one per "
         f"data set and seed, that two methods have in common, with Holm's correction for the "
         f"{len(found.pairs[column])} pairs of each picture, at 5 %. Seeds of one data set are alike, so the tests say "
@@ -200,7 +200,7 @@ def _cost(found: Comparison) -> Part:
             head = _head(found, found.main)
             chart = scatter_chart(f"{head} against {what}", points, x_title=f"{what} (logarithmic)", y_title=head)
             figures.append(Figure(f"cost-{field}", what, chart))
-    notes = ["Blue and joined: no other method is both cheaper and better. Up and to the left is good."]
+    notes = ["Blue, filled and joined: no other method is both cheaper and better. Up and to the left is good."]
     if any(len(figure.svg) for figure in figures) and len(found.complete) > 10:
         notes.append("Numbers are the places in the table of results; pointing at a dot shows its name.")
     return Part("cost", "Cost against accuracy", figures=tuple(figures), notes=tuple(notes))
