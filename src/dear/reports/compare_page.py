@@ -16,7 +16,7 @@ from dear.evaluation.summary import Row
 from dear.evaluation.tables import no_formula
 from dear.files import write_atomic
 from dear.reports.compare_data import Comparison, known, label
-from dear.reports.compare_words import goal, verdict
+from dear.reports.compare_words import goal, many, verdict
 from dear.reports.parts import Figure, Part, Table, Value, report_page
 from dear.reports.plots import Mark, Point, difference_chart, interval_chart, scatter_chart
 
@@ -99,9 +99,12 @@ def _results(found: Comparison) -> Part:
     heads = [_head(found, column) for column in found.columns]
     table = Table(("", "method", *heads, *(what for _, what, _ in COSTS)), tuple(rows), words=2)
     said = [
-        f"Top-1 accuracy in per cent: the mean over {len(found.summary.averaged)} data set(s), then the mean ± sample "
-        f"standard deviation of that over {len(found.seeds)} seed(s)."
-        + (" One seed: no spread is known." if len(found.seeds) == 1 else "")
+        f"Top-1 accuracy in per cent: the mean over {many(len(found.summary.averaged), 'data set')}, "
+        + (
+            "of one seed, so that no spread is known."
+            if len(found.seeds) == 1
+            else f"then the mean ± sample standard deviation of that over {len(found.seeds)} seeds."
+        )
     ]
     if "hm" in found.columns:
         said.append("HM is the harmonic mean of a seed's mean base and mean novel accuracy, as in the paper.")
@@ -247,7 +250,10 @@ def _by_data(found: Comparison) -> Part:
     rows = tuple((label(row), *(found.summary.stat(row, name, found.main) for name in data)) for row in found.rows)
     head = _head(found, found.main)
     return Part(
-        "data-sets", f"{head} by data set", (Table(("method", *data), rows),), notes=("Mean ± spread over seeds.",)
+        "data-sets",
+        f"{head} by data set",
+        (Table(("method", *data), rows),),
+        notes=("Mean ± spread over seeds.",) if len(found.seeds) > 1 else (),
     )
 
 
