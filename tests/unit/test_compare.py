@@ -104,12 +104,21 @@ def test_files_are_the_same_bytes_and_read_in_one_line(tmp_path):
     assert "linear_probe" in (tmp_path / "one" / "compare.md").read_text()
 
 
+@pytest.mark.covers("F14")
 def test_published_numbers_beside_the_paper_s_backbone(tmp_path):
     cells = some_cells(backbone=made.PAPER_CLIP, recipe="own")
     write_comparison(tmp_path, make_comparison(cells, {}))
     page = (tmp_path / "compare.html").read_text()
     assert "82.69 / 63.22 / 71.66" in page
     assert "read-me of its repository" in page
+
+
+@pytest.mark.covers("F16")
+def test_one_seed_has_no_spread(tmp_path):
+    write_comparison(tmp_path, make_comparison(some_cells(seeds=(1,), sets=SETS[:1]), {}))
+    page = (tmp_path / "compare.html").read_text()
+    assert "the mean over 1 data set, of one seed, so that no spread is known." in page
+    assert "over seeds" not in page
 
 
 def test_few_shot_columns_are_shots(tmp_path):
