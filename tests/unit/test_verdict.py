@@ -91,6 +91,9 @@ def test_unbalanced_classes_get_their_mean():
     assert balance_sentence(verdict(outcome(right, plain, labels))) == (
         "Classes have 4 to 40 test images: if each counts the same, 62 % are correct, 62 % by plain CLIP."
     )
+    told = str(outcome(right, plain, labels).verdict())
+    assert told.startswith("93 % of 44 images")
+    assert told.endswith("62 % by plain CLIP.")
     assert balance_sentence(verdict(outcome(right[:8], plain[:8], [0, 1] * 4))) == ""
 
 

@@ -48,9 +48,9 @@ def next_commands(job: Job, out: Path) -> str:
 
 def tell_scores(found: Evaluation, *, everything: bool = False) -> None:
     """One sentence, then the table; with `everything` every readout of the method."""
-    from dear.evaluation.verdict import balance_sentence, sentence, verdict
+    from dear.evaluation.verdict import balance_sentence, sentence
 
-    judged = verdict(found)
+    judged = found.verdict()
     typer.echo(sentence(judged))
     if more := balance_sentence(judged):
         typer.echo(more)
@@ -59,11 +59,11 @@ def tell_scores(found: Evaluation, *, everything: bool = False) -> None:
 
 def score_rows(found: Evaluation, *, everything: bool = False) -> list[tuple[str, ...]]:
     """Plain CLIP and the method by its default readout, or by all; beside it the mean per class if they differ much."""
-    from dear.evaluation.verdict import mean_per_class, verdict
+    from dear.evaluation.verdict import mean_per_class
 
     scores, plain = found.scores, found.plain
     assert plain is not None
-    unbalanced = verdict(found).balance is not None
+    unbalanced = found.verdict().balance is not None
     half = "" if scores.half == "all" else f", {scores.half}"
     head = [f"{scores.data}{half}: {scores.images:,} images, {len(scores.per_class)} classes", "correct"]
     rows = [(*head, "mean per class") if unbalanced else tuple(head)]
@@ -80,12 +80,10 @@ def score_rows(found: Evaluation, *, everything: bool = False) -> list[tuple[str
 
 def scores_json(found: Evaluation) -> str:
     """The scores of each class by every readout, plain CLIP's, and the verdict."""
-    from dear.evaluation.verdict import verdict
-
     assert found.plain is not None
     content: dict[str, Any] = {"adapted": found.scores.model_dump(mode="json")}
     content["plain"] = found.plain.model_dump(mode="json")
-    content["verdict"] = verdict(found).as_dict()
+    content["verdict"] = found.verdict().as_dict()
     return json.dumps(content, indent=1, ensure_ascii=False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from dear.engine.states import evaluation_states
 from dear.errors import ConfigError, DataError
 from dear.evaluation.results import PerClass, Scores
 from dear.evaluation.tested import Newness
+from dear.evaluation.verdict import Verdict, verdict
 from dear.model import Model
 
 
@@ -41,6 +43,10 @@ class Evaluation:
     """Name of the default readout, by which `picks` were made."""
     new: Newness = "unknown"
     """What of the test is known to be new to the model."""
+
+    def verdict(self) -> Verdict:
+        """What the test means, beside plain CLIP; as text it is one sentence, or two if classes are unbalanced."""
+        return verdict(self)
 
 
 @torch.inference_mode()
@@ -86,30 +92,39 @@ def evaluate_items(
         if beside_plain:
             plain[indices] = model.plain()(given=one.states).logits.argmax(dim=1).cpu()
 
-    def scored(by_readout: Mapping[str, Tensor]) -> Scores:
-        right = {name: picked == labels for name, picked in by_readout.items()}
-        return Scores(
-            data=dataset.name,
-            half=half,
-            images=len(items),
-            unreadable=len(problems),
-            accuracy={name: _percent(one) for name, one in right.items()},
-            per_class=_per_class(names, labels, right),
-            problems=tuple(problems[index] for index in sorted(problems)),
-        )
-
-    beside = scored({model.plain().readout(): plain}) if beside_plain else None
+    scored = partial(_scored, dataset.name, half, names, labels, problems)
     return Evaluation(
         scored(picks),
         picks[model.readout()],
         confidence,
         problems,
         weights,
-        beside,
+        scored({model.plain().readout(): plain}) if beside_plain else None,
         model.name,
         labels,
         plain if beside_plain else None,
         model.readout(),
+    )
+
+
+def _scored(
+    data: str,
+    half: Half,
+    names: Sequence[str],
+    labels: Tensor,
+    problems: Mapping[int, str],
+    by_readout: Mapping[str, Tensor],
+) -> Scores:
+    """How many answers are right, by readout and by class."""
+    right = {name: picked == labels for name, picked in by_readout.items()}
+    return Scores(
+        data=data,
+        half=half,
+        images=len(labels),
+        unreadable=len(problems),
+        accuracy={name: _percent(one) for name, one in right.items()},
+        per_class=_per_class(names, labels, right),
+        problems=tuple(problems[index] for index in sorted(problems)),
     )
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dear.data.splits import Half
 from dear.errors import ConfigError
-from dear.evaluation.evaluate import Evaluation
 from dear.evaluation.results import Scores
 from dear.evaluation.statistics import AnswerTest, Interval, answers_test, share_interval
 from dear.evaluation.tested import Newness
+
+if TYPE_CHECKING:
+    from dear.evaluation.evaluate import Evaluation
 
 LEVEL = 0.05
 """A p below this is called beyond chance."""
@@ -64,6 +66,10 @@ class Verdict:
     def same_answers(self) -> bool:
         """Whether plain CLIP is right and wrong on the very same images."""
         return self.test.only_first == self.test.only_second == 0
+
+    def __str__(self) -> str:
+        """The verdict in one or two sentences."""
+        return " ".join(filter(None, (sentence(self), balance_sentence(self))))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

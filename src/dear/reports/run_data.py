@@ -16,7 +16,7 @@ from dear.engine.states import evaluation_states
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.results import Scores, harmonic_mean
 from dear.evaluation.tested import TestData
-from dear.evaluation.verdict import balance_sentence, sentence, verdict
+from dear.evaluation.verdict import balance_sentence, sentence
 from dear.methods.base import Output
 from dear.model import Model
 from dear.reports.render import Picture
@@ -135,7 +135,7 @@ def score_rows(halves: Sequence[HalfScores], model: Model, *, everything: bool =
 
 def verdict_sentences(halves: Sequence[HalfScores]) -> list[str]:
     """What came out, one sentence per half, and one more for each half whose classes are unbalanced."""
-    judged = [verdict(one.adapted) for one in halves]
+    judged = [one.adapted.verdict() for one in halves]
     return [told for one in judged for told in (sentence(one), balance_sentence(one)) if told]
 
 
