@@ -135,8 +135,8 @@ def difference_chart(
             )
             text = f"{value:+.1f}" if abs(value) >= 0.05 else "0.0"
             bold = 600 if differs else 400
-            place = left + wide * (j + 0.5) - 1
-            parts.append(words(place, top + tall * i + 15, text, anchor="middle", fill=ink, weight=bold))
+            middle = left + wide * (j + 0.5) - 1
+            parts.append(words(middle, top + tall * i + 15, text, anchor="middle", fill=ink, weight=bold))
     width = max(left + wide * len(names) + 8, 16 + 7.4 * len(title))
     return drawing(math.ceil(width), top + tall * len(names) + 8, title, parts)
 
