@@ -30,14 +30,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, help="a finished quickstart, instead of a new one")
     given = parser.parse_args()
+    began = time.perf_counter()
     if given.run is None:
-        began = time.perf_counter()
         printed = dear("quickstart", "--out", RUN)
-        record = {"command": "dear quickstart", "seconds": round(time.perf_counter() - began), "cores": os.cpu_count()}
+        sys.stdout.write(f"dear quickstart took {time.perf_counter() - began:.0f} s on {os.cpu_count()} cores\n")
     else:
         printed = dear("report", str(given.run)).replace(str(given.run), RUN)
-        record = {**json.loads(RECORD.read_text()), "command": "dear quickstart"} if RECORD.is_file() else {}
-    record["printed"] = printed.splitlines()
+    record = {"command": "dear quickstart", "printed": printed.splitlines()}
     RECORD.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for page in PAGES:
         put(page, printed)

@@ -94,7 +94,10 @@ def corrections_note(answers: Answers) -> str:
     worse = sum(answers.plain_right(i) and not answers.right(i) for i in places)
     if not better + worse:
         return ""
-    return f"The adapter corrects {better:,} of plain CLIP's {mistakes:,} mistakes and makes {worse:,} new ones."
+    made = {0: "no new ones", 1: "1 new one"}.get(worse, f"{worse:,} new ones")
+    corrected = "none" if not better else f"{better:,}"
+    some = "1 mistake" if mistakes == 1 else f"{mistakes:,} mistakes"
+    return f"The adapter corrects {corrected} of plain CLIP's {some} and makes {made}."
 
 
 def examples(answers: Answers) -> dict[str, list[Picture]]:
