@@ -7,11 +7,11 @@ METHODS ?= zero_shot,dear,coop,cocoop,prograd,atprompt,tcp,vpt,ivlp,maple,prompt
 OWN_WORLD := world-textures,world-emblems,world-broad
 WORLD := world-blooms,world-things,world-places,world-emblems,world-scenes,world-broad,world-textures
 
-.PHONY: help install browser test lint types unit slow vectors docs tables quickstart clean
+.PHONY: help install browser test lint types unit slow vectors docs tables a11y readme quickstart clean
 test: lint types unit docs ## what CI runs: style, types, every test that is not slow, the documentation
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 install: $(VENV)/.installed ## make the environment in .venv, with the tested versions
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -43,6 +43,13 @@ vectors: install ## compare every method with numbers of its published code; FOL
 
 docs: install ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
+
+a11y: install ## check every kind of page with axe-core in chromium (fetched by npm into build/); SHOTS=DIR keeps pictures
+	npm install --silent --no-save --no-package-lock --prefix build/a11y axe-core@4
+	$(BIN)/python tests/a11y.py build/a11y/node_modules/axe-core/axe.min.js "$(SHOTS)"
+
+readme: install ## make the README's picture and numbers again
+	$(BIN)/python benchmarks/readme_figures.py
 
 tables: install ## the small form of the tables, on the embedded world; resumes where it was stopped
 	$(BIN)/dear compare --clip world --data $(WORLD) --methods $(METHODS) --seeds 1,2,3 --recipe shared --cached-views 10 \

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from dear.evaluation.results import Backbone, CellResult, Scores
 
 ATTRIBUTES = ("color", "shape", "texture", "object", "location")
@@ -10,6 +12,9 @@ READOUTS = {"default": "fusion", "transfer": "decoupled"}
 PAPER_CLIP = Backbone(name="ViT-B-16-quickgelu", pretrained="openai", weights_sha256="a" * 64)
 PLAIN = {"method": "zero_shot", "readouts": {"default": "logits"}, "weights": {}, "steps": 0, "adapter_sha256": None}
 WORLD_CLIP = Backbone(name="world", pretrained=None, weights_sha256="b" * 64)
+
+SETS = ("world-textures", "world-emblems", "world-blooms", "world-scenes", "world-signs")
+GAINS = {"zero_shot": 0.0, "coop": 3.0, "maple": 5.0, "dear": 5.1}
 
 
 def scores(data: str, half: str, accuracies: float | tuple[float, float], unreadable: int = 0) -> Scores:
@@ -63,3 +68,24 @@ def _cell(**values) -> CellResult:
         "fingerprint": "f",
     }
     return CellResult(**{**usual, **values})
+
+
+def a_cell(method, data, seed, gain, **changes) -> CellResult:
+    """A cell whose method gains this over plain CLIP, more or less."""
+    chance = random.Random(f"{method}/{data}/{seed}")
+    level = random.Random(data).uniform(50, 70)
+    base, novel = (level + gain + chance.random() / 4 for _ in range(2))
+    values = {"weights": {}, "readouts": {"default": "logits"}, "backbone": WORLD_CLIP, "recipe": "shared"}
+    values |= {"epochs": 10, "parameters": int(1000 * abs(gain + 1))}
+    values |= {"peak_memory_mb": 700 + gain, "artefact_bytes": 4000}
+    if method == "zero_shot":
+        values |= {**PLAIN, "epochs": None, "parameters": 0}
+        base = novel = level
+    return cell(data, seed, base, novel, **{**values, "method": method, **changes})
+
+
+def some_cells(gains=GAINS, sets=SETS, seeds=(1, 2, 3), **changes) -> list[CellResult]:
+    """Cells to compare methods on."""
+    return [
+        a_cell(method, data, seed, gain, **changes) for method, gain in gains.items() for data in sets for seed in seeds
+    ]

@@ -1,5 +1,6 @@
 """The README's Python is run as written, with random weights in place of a download."""
 
+import json
 import re
 from pathlib import Path
 
@@ -50,3 +51,11 @@ def test_ci_calls_the_readmes_test_command():
     assert "make test" in (ROOT / "README.md").read_text()
     commands = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line and not line.startswith("#")]
     assert commands[-1] == "make test"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorials/first-adapter.md"])
+def test_the_quickstarts_numbers_are_those_of_the_last_run(page):
+    """`make readme` writes all of them."""
+    printed = json.loads((ROOT / "docs" / "quickstart.json").read_text(encoding="utf-8"))["printed"]
+    assert "```text\n" + "\n".join(printed) + "\n```" in (ROOT / page).read_text(encoding="utf-8")
+    assert (ROOT / "docs" / "images" / "before-after.png").is_file()

@@ -2,6 +2,8 @@
 
 import errno
 import json
+import re
+import shlex
 import shutil
 import sys
 from functools import cache
@@ -62,7 +64,7 @@ def test_train_writes_a_run(dear_, place, tmp_path):
     out = tmp_path / "run"
     code, stdout, stderr = dear_(*train(place, place / "photos", out))
     assert code == 0, stderr
-    assert stdout.startswith(f"{out}: dear after 4 steps; ")
+    assert re.match(rf"done: {re.escape(str(out))} \(\d+ kB; dear, 4 steps\)\nnext:\n  dear eval ", stdout)
     assert stderr == ""
     names = {path.name for path in out.iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors", "run.json", "shots.json", "metrics.jsonl"} <= names
@@ -86,6 +88,28 @@ def test_a_moved_folder_still_resumes(dear_, place, tmp_path):
     assert dear_(*train(place, tmp_path / "a" / "photos", tmp_path / "run"))[0] == 0
     shutil.move(tmp_path / "a", tmp_path / "b")
     assert dear_(*train(place, tmp_path / "b" / "photos", tmp_path / "run", "--resume"))[0] == 0
+
+
+@pytest.mark.covers("F6")
+def test_train_ends_with_commands_that_work_as_typed(dear_, place, tmp_path, monkeypatch):
+    shutil.copytree(place / "photos", tmp_path / "my photos")
+    monkeypatch.chdir(tmp_path)
+    code, stdout, stderr = dear_(*train(place, "my photos", "runs/a run"))
+    assert code == 0, stderr
+    lines = [shlex.split(line, comments=True) for line in stdout.partition("next:\n")[2].splitlines()]
+    assert [words[:3] for words in lines] == [["dear", verb, "runs/a run"] for verb in ("eval", "report", "predict")]
+    for _, *words in lines:
+        code, printed, stderr = dear_(*words)
+        assert code == 0, stderr
+        assert printed
+
+
+def test_train_on_all_images_offers_no_test(dear_, place, tmp_path):
+    code, stdout, _ = dear_(*train(place, place / "photos", tmp_path / "run", "--shots", 4))
+    assert code == 0
+    assert "All images were trained on, so none is left to test it with." in stdout
+    assert "dear eval" not in stdout
+    assert f"dear predict {tmp_path / 'run'} IMAGE" in stdout
 
 
 def stop_after(monkeypatch, steps, error):
@@ -157,25 +181,45 @@ def test_bad_images_and_few_images_are_told(dear_, place, tmp_path):
 
 
 def table(stdout):
-    first, *rows = stdout.splitlines()
-    return first, {row[:22].strip(): float(row[22:].rstrip(" %")) for row in rows}
+    """The sentence, the table's head, and its numbers by row."""
+    sentence, _, head, *rows = stdout.splitlines()
+    cells = [re.split(r"  +", row) for row in rows]
+    return sentence, head, {name: float(number.removesuffix(" %")) for name, number in cells}
 
 
+@pytest.mark.covers("F6")
 def test_eval_finds_what_the_run_was_made_from(dear_, made, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     code, stdout, stderr = dear_("eval", made)
     assert code == 0, stderr
-    first, rows = table(stdout)
-    assert first == "photos (all): 8 images, 4 classes"
-    assert list(rows) == ["plain CLIP", "dear, fusion", "dear, decoupled"]
+    sentence, head, rows = table(stdout)
+    assert re.fullmatch(r"\d+ % of 8 images it was not trained on are named correctly, .*; plain CLIP .*\.", sentence)
+    assert head == "photos: 8 images, 4 classes  correct"
+    assert list(rows) == ["plain CLIP", "dear"]
+    assert list(table(dear_("eval", made, "--all")[1])[2]) == ["plain CLIP", "dear", "dear, decoupled"]
     code, stdout, _ = dear_("eval", made, "--json")
     found = json.loads(stdout)
-    assert found["adapted"]["accuracy"]["fusion"] == pytest.approx(rows["dear, fusion"], abs=0.01)
+    assert found["adapted"]["accuracy"]["fusion"] == pytest.approx(rows["dear"], abs=0.01)
     assert list(found["plain"]["accuracy"].values()) == [pytest.approx(rows["plain CLIP"], abs=0.01)]
     assert set(found["adapted"]["per_class"]) == set(CLASSES)
+    assert found["verdict"]["sentence"] == sentence
+    assert found["verdict"]["low"] <= found["verdict"]["accuracy"] <= found["verdict"]["high"]
     for half in ("base", "novel"):
-        code, stdout, _ = dear_("eval", made, "--half", half)
-        assert stdout.startswith(f"photos ({half}): 4 images, 2 classes")
+        sentence, head, _ = table(dear_("eval", made, "--half", half)[1])
+        assert "of 4 new images of trained classes are named correctly" in sentence
+        assert head == f"photos, {half}: 4 images, 2 classes  correct"
+
+
+def test_unbalanced_folders_get_the_mean_per_class(dear_, place, tmp_path):
+    uneven = shutil.copytree(place / "photos", tmp_path / "uneven")
+    for number in range(9):
+        Image.new("RGB", (30, 30), (20 * number, 90, 90)).save(uneven / "ant" / f"more{number}.png")
+    assert dear_(*train(place, uneven, tmp_path / "run"))[0] == 0
+    sentence, more, _, head, *rows = dear_("eval", tmp_path / "run")[1].splitlines()
+    assert " of 17 images " in sentence
+    assert more.startswith("Classes have 2 to 11 test images: if each counts the same, ")
+    assert head.endswith("correct   mean per class")
+    assert all(row.count("%") == 2 for row in rows)
 
 
 def test_eval_beside_plain_is_what_zero_shot_gives(dear_, place, made, tmp_path):
@@ -209,7 +253,8 @@ def test_eval_on_other_data(dear_, made, tmp_path):
     (other / "x" / "bad.png").write_bytes(b"")
     code, stdout, stderr = dear_("eval", made, other, "--cache", tmp_path / "cache")
     assert code == 0
-    assert stdout.startswith("other (all): 7 images, 2 classes")
+    assert " % of 7 images of classes it was not trained on are named correctly" in stdout
+    assert "\nother: 7 images, 2 classes " in stdout
     assert "counted as wrong: " in stderr
     assert "bad.png cannot be read: it is empty" in stderr
     again = dear_("eval", made, other, "--cache", tmp_path / "cache")
@@ -220,7 +265,7 @@ def test_what_was_learned_is_never_tested(dear_, place, made, tmp_path):
     """Even where the folder has another name now, and more images."""
     moved = shutil.copytree(place / "photos", tmp_path / "renamed")
     Image.new("RGB", (30, 30), "teal").save(moved / "ant" / "zzz.png")
-    assert dear_("eval", made, moved)[1].startswith("renamed (all): 9 images, 4 classes")
+    assert "\nrenamed: 9 images, 4 classes " in dear_("eval", made, moved)[1]
 
 
 def test_eval_of_a_list_with_a_template(dear_, place, tmp_path, monkeypatch):
@@ -233,7 +278,7 @@ def test_eval_of_a_list_with_a_template(dear_, place, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, stdout, _ = dear_("eval", "run", "--half", "base")
     assert code == 0
-    assert stdout.startswith("list.csv (base): 4 images, 2 classes")
+    assert "\nlist.csv, base: 4 images, 2 classes " in stdout
     by_template = dear_("eval", "run", "--json")[1]
     assert by_template == dear_("eval", "run", place / "list.csv", "--template", "my own {}.", "--json")[1]
 

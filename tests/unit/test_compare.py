@@ -3,11 +3,11 @@
 import csv
 import io
 import json
-import random
 
 import pytest
 
 import cells as made
+from cells import GAINS, SETS, some_cells
 from dear.errors import ConfigError
 from dear.evaluation.memory import watch_peak
 from dear.evaluation.pairwise import all_pairs
@@ -18,28 +18,6 @@ from dear.reports.compare_page import FILES, write_comparison
 from dear.reports.compare_words import verdict
 from dear.reports.comparing import compare, named_methods
 from dear.reports.plots import Point, scatter_chart, unbeaten
-
-SETS = ("world-textures", "world-emblems", "world-blooms", "world-scenes", "world-signs")
-GAINS = {"zero_shot": 0.0, "coop": 3.0, "maple": 5.0, "dear": 5.1}
-
-
-def a_cell(method, data, seed, gain, **changes):
-    chance = random.Random(f"{method}/{data}/{seed}")
-    level = random.Random(data).uniform(50, 70)
-    base, novel = (level + gain + chance.random() / 4 for _ in range(2))
-    values = {"weights": {}, "readouts": {"default": "logits"}, "backbone": made.WORLD_CLIP, "recipe": "shared"}
-    values |= {"epochs": 10, "parameters": int(1000 * abs(gain + 1))}
-    values |= {"peak_memory_mb": 700 + gain, "artefact_bytes": 4000}
-    if method == "zero_shot":
-        values |= {**made.PLAIN, "epochs": None, "parameters": 0}
-        base = novel = level
-    return made.cell(data, seed, base, novel, **{**values, "method": method, **changes})
-
-
-def some_cells(gains=GAINS, sets=SETS, seeds=(1, 2, 3), **changes):
-    return [
-        a_cell(method, data, seed, gain, **changes) for method, gain in gains.items() for data in sets for seed in seeds
-    ]
 
 
 def test_methods_are_ordered_and_pairs_are_tested():
@@ -126,12 +104,21 @@ def test_files_are_the_same_bytes_and_read_in_one_line(tmp_path):
     assert "linear_probe" in (tmp_path / "one" / "compare.md").read_text()
 
 
+@pytest.mark.covers("F14")
 def test_published_numbers_beside_the_paper_s_backbone(tmp_path):
     cells = some_cells(backbone=made.PAPER_CLIP, recipe="own")
     write_comparison(tmp_path, make_comparison(cells, {}))
     page = (tmp_path / "compare.html").read_text()
     assert "82.69 / 63.22 / 71.66" in page
     assert "read-me of its repository" in page
+
+
+@pytest.mark.covers("F16")
+def test_one_seed_has_no_spread(tmp_path):
+    write_comparison(tmp_path, make_comparison(some_cells(seeds=(1,), sets=SETS[:1]), {}))
+    page = (tmp_path / "compare.html").read_text()
+    assert "the mean over 1 data set, of one seed, so that no spread is known." in page
+    assert "over seeds" not in page
 
 
 def test_few_shot_columns_are_shots(tmp_path):

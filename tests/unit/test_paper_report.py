@@ -10,8 +10,9 @@ from dear.evaluation.statistics import Stat
 from dear.paper.measures import chance_of, precision_at
 from dear.paper.numbers import average_text, paper_text, paper_titles, published_row, stands_for, verdict
 from dear.paper.page import make_parts, write_paper
+from dear.paper.plan import MINI, Scale, cells_by_protocol, plan_paper
 from dear.reports.charts import nice_ticks
-from papers import findings
+from papers import findings, made_up
 
 
 def files_of(folder):
@@ -42,6 +43,21 @@ def test_the_page_needs_nothing_else(written):
     page = (written / "report.html").read_text()
     assert not re.search(r"https?://|//cdn|<script|<link|@import|url\(", page)
     assert all(source.startswith("data:") for source in re.findall(r'src="([^"]+)"', page))
+
+
+@pytest.mark.covers("F16")
+def test_one_seed_and_one_number_of_shots_say_nothing_about_spread_and_curves(written, tmp_path):
+    experiments = plan_paper(MINI, Scale(seeds=(1,), few_shots=(16,)))
+    cells = [cell for found in cells_by_protocol(experiments).values() for cell in found]
+    write_paper(tmp_path, findings(experiments=experiments, results=[made_up(cell) for cell in cells]))
+    usual, little = ((folder / "report.html").read_text() for folder in (written, tmp_path))
+    for empty in ("over seeds", "over 1 seed", "at every step here"):
+        assert empty not in little
+    assert "of one seed: no spread is known" in little
+    assert "Within the spread over seeds" in usual
+    assert "at every step here" in usual
+    same = {name: Stat(50.0, None, 1) for name in ("DeAR", "CLIP")}
+    assert "spread" not in verdict("HM", same, {"DeAR": 2.0, "CLIP": 1.0})
 
 
 def test_no_time_is_printed(written):

@@ -16,7 +16,7 @@ from dear.reports.charts import heat_chart, line_chart, role_chart
 from dear.reports.parts import Figure, Part, Table, part_markdown, report_page
 from dear.reports.render import Picture
 from dear.reports.role_page import role_page
-from dear.reports.run_page import Confusion, RunPage, Search, run_html
+from dear.reports.run_page import ClassBar, ConfusedPair, Confusion, RunPage, Search, run_html
 from dear.reports.sheet import Sheet, SheetRow, sheet_html, sheet_png, write_sheet
 from dear.retrieval.index import Hit
 from dear.roles.examples import Example, Examples
@@ -30,9 +30,22 @@ EVIL = [
     "' onload='alert(1)",
     "</title></style></svg>&amp;",
 ]
-TAGS = "a b br div details figure figcaption h1 h2 h3 html img li main nav ol p section span style table td th tr ul"
-ALLOWED = set(TAGS.split()) | {"body", "head", "i", "meta", "summary", "tbody", "thead", "title", "svg"}
-ALLOWED |= {"rect", "text", "line", "polyline", "circle", "script"}
+TAGS = "a b br dd div details dl dt figure figcaption h1 h2 h3 h4 html img li main nav ol p section span style table"
+ALLOWED = set(TAGS.split()) | {
+    "body",
+    "head",
+    "i",
+    "meta",
+    "summary",
+    "tbody",
+    "td",
+    "th",
+    "thead",
+    "title",
+    "tr",
+    "ul",
+}
+ALLOWED |= {"svg", "rect", "text", "line", "polyline", "circle", "script"}
 
 
 def picture(caption):
@@ -57,6 +70,11 @@ def run(text):
             scores=[[text, text], [text, "1"]],
             settings={text: text},
             scores_note=text,
+            verdict=[text],
+            corrected={text: [picture(text)]},
+            corrected_note=text,
+            confused=[ConfusedPair(text, text, 1, 2, [picture(text)])],
+            bars={text: [ClassBar(text, 3, 50.0, 40.0)] * 30},
             weights={text: 1.0},
             curves={text: {text: [1.0, 2.0]}},
             examples={text: [picture(text)]},

@@ -8,11 +8,15 @@ import torch
 from dear.data.splits import few_shot
 from dear.datasets import open_dataset
 from dear.engine.job import describe, make_job
+from dear.evaluation.evaluate import Evaluation
+from dear.evaluation.results import Scores
 from dear.evaluation.tested import TestData
 from dear.reports.charts import line_chart, round_step, spread_places, tick_labels
 from dear.reports.colors import ATTRIBUTES, ROLES, UNKNOWN, contrast, heat_fill, ink_on
+from dear.reports.glossary import GLOSSARY, anchor, terms_in
 from dear.reports.run_data import confusion, evaluate_halves, run_page, score_rows
 from dear.reports.run_page import Confusion, RunPage, curves_chart, run_html
+from dear.reports.run_pictures import Answers, confused, corrections, corrections_note
 
 
 @pytest.fixture
@@ -24,6 +28,7 @@ def small_world():
     return replace(whole, test=tuple(few))
 
 
+@pytest.mark.covers("F7")
 @pytest.mark.parametrize("half", ["base", "all"])
 def test_everything_is_on_the_page(clip, roles, small_world, half):
     job = make_job(small_world, shots=1, seed=1, half=half, config={"roles": roles})
@@ -33,17 +38,27 @@ def test_everything_is_on_the_page(clip, roles, small_world, half):
     halves = evaluate_halves(model, data)
     metrics = [{"step": i, "total": 2.0 / i, "ce": 1.0 / i, "weight_cls": 0.7, "weight_color": 0.1} for i in (1, 2, 3)]
     html = run_html(run_page(model, data, told, metrics, halves))
-    titles = re.findall(r"<h2>(.*?)</h2>", html)
-    assert titles == [
+    first, folded = html.split('<details class="experts">')
+    folded, _, last = folded.partition("</div></details>")
+    assert re.findall(r"<h2>(.*?)</h2>", first) == [
+        "What the adapter changes",
+        "Which classes are confused",
+        "How well each class is named",
+        "Examples",
+    ]
+    assert re.findall(r"<h[23]>(.*?)</h[23]>", folded) == [
+        "For experts",
         "Scores",
         "Learned weights",
         "Training",
-        "Examples",
         "Confusion",
         "Roles of the adapted layers",
         "Nearest images by each feature",
         "Settings",
     ]
+    assert re.findall(r"<h2>(.*?)</h2>", last) == ["Glossary"]
+    assert first.count('class="says lead"') == len(halves)
+    assert re.search(r"named correctly, .*; plain CLIP", first)
     assert not re.search(r'(src|href)="(?!data:|#)', html)
     rows = score_rows(halves, model)
     assert [len(row) for row in rows] == [4 if half == "base" else 2] * 4
@@ -58,7 +73,67 @@ def test_confusion_counts_unreadable_images_as_nothing():
 
 def test_a_page_leaves_out_what_there_is_none_of():
     html = run_html(RunPage("a run", "", [["top-1"], ["plain CLIP"]], {"seed": "1"}))
-    assert re.findall(r"<h2>(.*?)</h2>", html) == ["Scores", "Settings"]
+    assert re.findall(r"<h[23]>(.*?)</h[23]>", html) == ["For experts", "Scores", "Settings", "Glossary"]
+
+
+@pytest.mark.covers("F16")
+def test_a_curve_of_one_point_is_not_drawn():
+    def drawn(points):
+        page = RunPage("a run", "", [["top-1"], ["plain CLIP"]], {}, curves={"loss": {"total": points}})
+        return "<svg" in run_html(page)
+
+    assert drawn([1.0, 0.5])
+    assert not drawn([1.0])
+    assert not drawn([])
+
+
+def a_test(small_world, picks, plain):
+    """Answers to the first images: the number of the picked class, as the adapter and plain CLIP give them."""
+    items = small_world.test[: len(picks)]
+    labels = torch.tensor([item.label for item in items])
+    confidence = torch.linspace(0.9, 0.1, len(picks))
+    scores = Scores(data="x", half="all", images=len(picks), unreadable=0, accuracy={"logits": 50.0}, per_class={})
+    found = Evaluation(
+        scores, torch.tensor(picks), confidence, {}, labels=labels, plain_picks=torch.tensor(plain), readout="logits"
+    )
+    return Answers(small_world, items, small_world.class_names, found)
+
+
+@pytest.mark.covers("F7")
+def test_what_is_corrected_and_confused_comes_with_pictures(small_world):
+    assert [item.label for item in small_world.test[:6]] == [0, 0, 1, 1, 2, 2]
+    answers = a_test(small_world, picks=[0, 0, 2, 2, 2, -1], plain=[1, 0, 1, 0, 1, 2])
+    names = small_world.class_names
+    strips = corrections(answers)
+    assert [one.caption for one in strips["Corrected"]] == [
+        f"{names[0]} (plain CLIP: {names[1]})",
+        f"{names[2]} (plain CLIP: {names[1]})",
+    ]
+    assert [one.caption for one in strips["New mistakes"]] == [f"{names[2]} (is {names[1]})"]
+    assert corrections_note(answers) == (
+        "The adapter corrects 2 of plain CLIP's 3 mistakes and makes 2 new ones."  # one of them cannot be read
+    )
+    (pair,) = confused(answers)
+    assert (pair.is_, pair.taken_for, pair.says) == (names[1], names[2], "2 of 2 images (100 %)")
+    assert [one.caption for one in pair.pictures] == [
+        f"{names[1]}, taken for {names[2]}",
+        f"{names[2]}, named correctly",
+    ]
+
+
+def test_strips_show_every_class_before_one_twice(small_world):
+    answers = a_test(small_world, picks=[1] * 6, plain=[0] * 6)
+    assert [answers.items[i].label for i in answers.varied(range(6))] == [0, 1, 2, 0, 1, 2]
+
+
+def test_the_glossary_explains_what_a_page_says():
+    found = terms_in(
+        "plain CLIP 82 %, ± 6 points; dear, decoupled; 16 training images per class, seed 1; harmonic mean"
+    )
+    assert {"plain CLIP", "± points", "decoupled", "class", "seed", "harmonic mean"} <= set(found)
+    assert "epoch" not in found
+    assert len({anchor(term) for term in GLOSSARY}) == len(GLOSSARY)
+    assert all(meaning.endswith(".") for meaning in GLOSSARY.values())
 
 
 def test_curves_of_many_steps_are_thinned_and_named_by_round_steps():
@@ -76,6 +151,7 @@ def test_round_steps():
     assert spread_places([str(i) for i in range(1, 101)], 300) == [9, 19, 29, 39, 49, 59, 69, 79, 89, 99]
 
 
+@pytest.mark.covers("F23")
 def test_ticks_are_told_exactly_and_stand_clear_of_the_title():
     assert tick_labels([78.25, 78.5, 78.75]) == ["78.25", "78.50", "78.75"]
     assert tick_labels([77.5, 80.0, 82.5]) == ["77.5", "80.0", "82.5"]
@@ -85,6 +161,7 @@ def test_ticks_are_told_exactly_and_stand_clear_of_the_title():
     assert all(x - 6 * len(label) > 18 for x, label in ends.items())
 
 
+@pytest.mark.covers("F23")
 def test_every_colour_can_be_read_on():
     fills = [*ATTRIBUTES.values(), *ROLES.values(), UNKNOWN, *(heat_fill(i / 20) for i in range(-1, 22))]
     assert min(contrast(fill, ink_on(fill)) for fill in fills) >= 4.5

@@ -151,7 +151,8 @@ def _recipe(recipe: Any) -> str:
     """How long a method trains by its own recipe."""
     if recipe.steps_per_shot:
         return f"{recipe.optimiser}, {recipe.steps_per_shot} steps per shot"
-    return f"{recipe.optimiser}, {recipe.epochs} epochs" if recipe.epochs else "no training"
+    many = "" if recipe.epochs == 1 else "s"
+    return f"{recipe.optimiser}, {recipe.epochs} epoch{many}" if recipe.epochs else "no training"
 
 
 def _default(field: Any) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import columns, say, step_bar
+from dear.cli.talk import columns, printable, say, step_bar
 from dear.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def report(
     device: ask.Device = None,
     threads: ask.Threads = None,
 ) -> None:
-    """Test a run and write a page about it: scores, curves, mistakes, examples, roles, nearest images."""
+    """Test a run and write a page about it: how good it is, what it corrects and confuses; details for experts."""
     from dear.engine.run import read_run
     from dear.reports.runs import write_report
 
@@ -81,5 +81,7 @@ def _is_quickstart(folder: Path, job: Job) -> bool:
 
 
 def _tell(written: Report) -> None:
-    typer.echo(columns([tuple(row) for row in written.scores]))
-    typer.echo(f"report: {written.path}")
+    for sentence in written.verdict:
+        typer.echo(sentence)
+    typer.echo("\n" + columns([tuple(row) for row in written.scores]) + "\n")
+    typer.echo(printable(f"report: {written.path}"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
+from dear.cli.results import scores_json, tell_scores, tell_trained
 from dear.cli.talk import json_line, printable, progress_bar, say, step_bar
 from dear.errors import ConfigError, ImageError
 
@@ -67,11 +67,11 @@ def train(
     ask.use_threads(training.threads)
     backbone = load_clip(name, weights, training.device)
     how = {"resume": resume, "overwrite": overwrite, "workers": training.workers, "cache": training.cache_in(out)}
-    typer.echo(printable(_train(job, backbone, out, training, how)))
+    tell_trained(job, out, _train(job, backbone, out, training, how))
 
 
-def _train(job: Job, clip: FrozenClip, out: Path, training: ask.Training, how: dict[str, Any]) -> str:
-    """Train with a bar, tell what was wrong with the images, and say what came out."""
+def _train(job: Job, clip: FrozenClip, out: Path, training: ask.Training, how: dict[str, Any]) -> int:
+    """Train with a bar, tell what was wrong with the images, and return the number of steps."""
     from dear.engine.job import UNLABELLED
     from dear.engine.run import run_job
 
@@ -89,11 +89,10 @@ def _train(job: Job, clip: FrozenClip, out: Path, training: ask.Training, how: d
             problems.update(dict.fromkeys(metrics["problems"]))
             show(metrics)
 
-        model, progress = run_job(job, clip, out, on_step=on_step, **how)
+        _, progress = run_job(job, clip, out, on_step=on_step, **how)
     write_config()
     _tell_problems(list(problems), progress.skipped, out)
-    facts = "; ".join(f"{name}: {value}" for name, value in model.method.facts().items())
-    return f"{out}: {job.method} after {progress.step} steps" + (f"; {facts}" if facts else "")
+    return progress.step
 
 
 def _tell_problems(problems: list[str], skipped: int, out: Path) -> None:
@@ -123,9 +122,10 @@ def evaluate(
     workers: ask.Workers = 2,
     device: ask.Device = None,
     threads: ask.Threads = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show the method's other readouts, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with the scores of each class.")] = False,
 ) -> None:
-    """Score a run on test images, among the classes of the data set, beside plain CLIP."""
+    """Say how good a run is: test it on images it was not trained on, beside plain CLIP."""
     from dear.evaluation.runs import evaluate as measure
 
     ask.use_threads(threads)
@@ -133,19 +133,12 @@ def evaluate(
     how["descriptions"] = descriptions
     with progress_bar("images") as show:
         found = measure(run, data, batch_size=batch_size, workers=workers, device=device, progress=show, **how)
-    scores, plain = found.scores, found.plain
-    assert plain is not None
     for problem in found.problems.values():
         say(f"counted as wrong: {problem}")
     if as_json:
-        both = {"adapted": scores.model_dump(mode="json"), "plain": plain.model_dump(mode="json")}
-        typer.echo(json.dumps(both, indent=1, ensure_ascii=False))
-        return
-    typer.echo(f"{scores.data} ({half}): {scores.images:,} images, {len(scores.per_class)} classes")
-    rows = {"plain CLIP": next(iter(plain.accuracy.values()))}
-    rows |= {f"{found.method}, {readout}": value for readout, value in scores.accuracy.items()}
-    for name, value in rows.items():
-        typer.echo(f"  {name:<20} {value:6.2f} %")
+        typer.echo(scores_json(found))
+    else:
+        tell_scores(found, everything=everything)
 
 
 def predict(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,6 +15,8 @@ from dear.data.splits import Half, labels_of
 from dear.engine.states import evaluation_states
 from dear.errors import ConfigError, DataError
 from dear.evaluation.results import PerClass, Scores
+from dear.evaluation.tested import Newness
+from dear.evaluation.verdict import Verdict, verdict
 from dear.model import Model
 
 
@@ -32,6 +35,18 @@ class Evaluation:
     """What plain CLIP scores on the same images, if it was asked for."""
     method: str = ""
     """Name of the method."""
+    labels: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
+    """The right class of every image."""
+    plain_picks: Tensor | None = None
+    """What plain CLIP picks, if it was asked for."""
+    readout: str = ""
+    """Name of the default readout, by which `picks` were made."""
+    new: Newness = "unknown"
+    """What of the test is known to be new to the model."""
+
+    def verdict(self) -> Verdict:
+        """What the test means, beside plain CLIP; as text it is one sentence, or two if classes are unbalanced."""
+        return verdict(self)
 
 
 @torch.inference_mode()
@@ -77,20 +92,40 @@ def evaluate_items(
         if beside_plain:
             plain[indices] = model.plain()(given=one.states).logits.argmax(dim=1).cpu()
 
-    def scored(by_readout: Mapping[str, Tensor]) -> Scores:
-        right = {name: picked == labels for name, picked in by_readout.items()}
-        return Scores(
-            data=dataset.name,
-            half=half,
-            images=len(items),
-            unreadable=len(problems),
-            accuracy={name: _percent(one) for name, one in right.items()},
-            per_class=_per_class(names, labels, right),
-            problems=tuple(problems[index] for index in sorted(problems)),
-        )
+    scored = partial(_scored, dataset.name, half, names, labels, problems)
+    return Evaluation(
+        scored(picks),
+        picks[model.readout()],
+        confidence,
+        problems,
+        weights,
+        scored({model.plain().readout(): plain}) if beside_plain else None,
+        model.name,
+        labels,
+        plain if beside_plain else None,
+        model.readout(),
+    )
 
-    beside = scored({model.plain().readout(): plain}) if beside_plain else None
-    return Evaluation(scored(picks), picks[model.readout()], confidence, problems, weights, beside, model.name)
+
+def _scored(
+    data: str,
+    half: Half,
+    names: Sequence[str],
+    labels: Tensor,
+    problems: Mapping[int, str],
+    by_readout: Mapping[str, Tensor],
+) -> Scores:
+    """How many answers are right, by readout and by class."""
+    right = {name: picked == labels for name, picked in by_readout.items()}
+    return Scores(
+        data=data,
+        half=half,
+        images=len(labels),
+        unreadable=len(problems),
+        accuracy={name: _percent(one) for name, one in right.items()},
+        per_class=_per_class(names, labels, right),
+        problems=tuple(problems[index] for index in sorted(problems)),
+    )
 
 
 def _check_classes(names: Sequence[str], dataset: Dataset, half: Half) -> None:

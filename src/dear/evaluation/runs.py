@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def evaluate(
         items = tested.items(half)
         model = load(folder, device=local_device(device))
     dataset = with_descriptions(tested.dataset, descriptions)
-    return evaluate_items(
+    found = evaluate_items(
         model.for_classes(dataset.classes(tested.class_names(half))),
         dataset,
         items,
@@ -76,6 +77,7 @@ def evaluate(
         beside_plain=True,
         progress=partial(_tell, progress, len(items)) if progress else None,
     )
+    return replace(found, new=tested.newness(half))
 
 
 def _tell(progress: Callable[[int, int], None], total: int, done: int) -> None:

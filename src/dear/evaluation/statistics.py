@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
-from scipy.stats import rankdata
+from scipy.stats import binomtest, rankdata
 
 from dear.errors import ConfigError
 
@@ -53,6 +53,16 @@ class SignedRank(NamedTuple):
     p: float
 
 
+class AnswerTest(NamedTuple):
+    """McNemar's exact test of two lists of answers to the same questions."""
+
+    only_first: int
+    """Questions that only the first answers rightly."""
+    only_second: int
+    p: float
+    """Two-sided."""
+
+
 def mean_and_std(values: Sequence[float]) -> Stat:
     """Mean and sample standard deviation of at least one number."""
     return Stat(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
@@ -91,6 +101,27 @@ def signed_rank(a: Sequence[float], b: Sequence[float]) -> SignedRank:
     better = sum(one > 0 for one in told)
     mean = fmean(differences) if differences else 0.0
     return SignedRank(mean, better, len(told) - better, len(differences), _rank_p_value(told))
+
+
+def share_interval(right: int, of: int, level: float = 0.95) -> Interval:
+    """Wilson's interval of a share, between 0 and 1; unlike the usual one it also holds for few and for all right."""
+    if not 0 <= right <= of or of < 1:
+        raise ConfigError(f"{right} of {of} is no share: give at least one answer, and at most as many right ones.")
+    found = binomtest(right, of).proportion_ci(level, method="wilson")
+    return Interval(float(found.low), float(found.high))
+
+
+def answers_test(first: Sequence[bool], second: Sequence[bool]) -> AnswerTest:
+    """McNemar's exact test: whether one of two is right alone more often than the other, beyond what a coin gives.
+
+    `first` and `second` say which answers are right, in the same order. Questions that both get right, or both wrong,
+    say nothing.
+    """
+    pairs = list(zip(first, second, strict=True))
+    one = sum(bool(a) and not b for a, b in pairs)
+    other = sum(bool(b) and not a for a, b in pairs)
+    p = float(binomtest(one, one + other).pvalue) if one + other else 1.0
+    return AnswerTest(one, other, p)
 
 
 def smallest_p(n: int) -> float:

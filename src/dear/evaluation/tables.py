@@ -212,7 +212,9 @@ def _reading_notes(summary: Summary) -> list[str]:
     section = summary.section
     weights = f"weights {section.backbone.weights_sha256[:12]}…"
     clip = ", ".join(filter(None, (section.backbone.name, section.backbone.pretrained, weights)))
-    notes = [f"Backbone: {clip}.", "Top-1 accuracy in per cent, mean ± sample standard deviation over seeds."]
+    seeds = {seed for values in summary.values.values() for seed in values}
+    spread = "mean ± sample standard deviation over seeds" if len(seeds) > 1 else "of one seed: no spread is known"
+    notes = [f"Backbone: {clip}.", f"Top-1 accuracy in per cent, {spread}."]
     if section.protocol == "base-to-novel":
         notes.append(
             "HM is computed for each seed and then averaged over seeds; in the average it is the harmonic mean of a "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dear import documents
 from dear.data.dataset import Dataset, Item
@@ -13,6 +13,9 @@ from dear.data.splits import Half, few_shot, labels_of, left_over, restrict, sho
 from dear.datasets import opened
 from dear.engine.run import RUN, SHOTS, read_run
 from dear.errors import ConfigError, DataError
+
+Newness = Literal["unknown", "images", "images of trained classes", "classes"]
+"""What of a test was not trained on, as far as it is known: images of any classes, of one trained half, or classes."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,14 @@ class TestData:
         """The classes of a half."""
         labels = labels_of(self.dataset, half)
         return self.dataset.class_names[labels.start : labels.stop]
+
+    def newness(self, half: Half = "all") -> Newness:
+        """What is new in a test of a half; nothing is known without the run's description."""
+        if self.description is None:
+            return "unknown"
+        if not set(self.description["classes"]) & set(self.class_names(half)):
+            return "classes"
+        return "images" if half == "all" else "images of trained classes"
 
     def halves(self) -> tuple[Half, ...]:
         """What to test of a run: all classes, or, if one half was trained on, that half and then the other."""

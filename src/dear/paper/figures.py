@@ -13,7 +13,7 @@ from dear.evaluation.summary import Summary
 from dear.paper.measures import Gallery, Retrieval, picture
 from dear.paper.numbers import paper_titles, yes
 from dear.paper.plan import Experiment, Sets, results_of
-from dear.paper.tables import DEAR, NAMES, ZERO_SHOT, empty_part, stat_of, state_notes, summary_of
+from dear.paper.tables import DEAR, NAMES, ZERO_SHOT, empty_part, percent_note, stat_of, state_notes, summary_of
 from dear.reports.charts import heat_chart, line_chart, role_chart
 from dear.reports.parts import Figure, Part, Table, Value
 from dear.reports.render import Picture
@@ -49,7 +49,8 @@ def few_shot_part(experiment: Experiment, results: Sequence[CellResult]) -> Part
         ("data", NAMES[ZERO_SHOT], *(f"{shot} shot{'' if shot == '1' else 's'}" for shot in shots)), tuple(rows)
     )
     notes = (
-        "Top-1 accuracy in per cent over all classes, by fusion, mean ± deviation over seeds. Plain CLIP learns none.",
+        percent_note(experiment, results),
+        "Over all classes, by fusion. Plain CLIP is not trained.",
         "The paper shows curves without numbers, so there are none to put beside these.",
         *state_notes(experiment, results),
     )
@@ -64,10 +65,12 @@ def _plain(summary: Summary, data: str | None) -> Stat | None:
 def _few_shot_says(summary: Summary, shots: Sequence[str]) -> tuple[str, ...]:
     curve = [stat.mean for shot in shots if (stat := stat_of(summary, DEAR, None, shot))]
     plain = _plain(summary, None)
-    rises = all(a < b for a, b in pairwise(curve))
-    says = [
-        f"In the paper accuracy rises with the number of shots; on average it does so at every step here: {yes(rises)}."
-    ]
+    says = []
+    if len(curve) > 1:
+        rises = yes(all(a < b for a, b in pairwise(curve)))
+        says.append(
+            f"In the paper accuracy rises with the number of shots; on average it does so at every step here: {rises}."
+        )
     if plain is not None:
         above = [shot for shot, value in zip(shots, curve, strict=True) if value > plain.mean]
         says.append(
@@ -104,8 +107,9 @@ def fusion_part(experiment: Experiment, results: Sequence[CellResult], sets: Set
     rows: list[tuple[Value, ...]] = [(data, *row) for data, row in stats.items()]
     table = Table(("data", *kinds), tuple(rows), digits=4)
     seeds = max(len(found) for found in by_data.values())
+    of_seeds = "of one seed" if seeds == 1 else f"mean over {seeds} seeds"
     notes = (
-        f"Weights of the models of Table 2: 16 shots of the base classes, mean over {seeds} seed(s). They sum to 1.",
+        f"Weights of the models of Table 2: 16 shots of the base classes, {of_seeds}. They sum to 1.",
         "The paper shows colours without numbers; its text says that DTD weighs texture more than the others do.",
         *state_notes(experiment, results),
     )

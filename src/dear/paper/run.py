@@ -120,7 +120,9 @@ class Order:
         clip = " ".join(filter(None, (self.clip.rpartition("/")[2], self.pretrained)))
         seeds = ", ".join(map(str, self.seeds))
         alike = self.methods == ALWAYS or self.train.epochs
-        epochs = f"{self.epochs} epochs" if alike else "epochs as each method's recipe says"
+        epochs = (
+            f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}" if alike else "epochs as each method's recipe says"
+        )
         return (
             f"Backbone {clip}; seed{'s' if len(self.seeds) > 1 else ''} {seeds}; "
             f"{SHOTS} shots unless said otherwise, {epochs}, {views}."

@@ -29,6 +29,7 @@ ZERO_SHOT, DEAR = Row("zero_shot", ""), Row("dear", "")
 NAMES = {ZERO_SHOT: "CLIP, zero-shot", DEAR: "DeAR"}
 HEADS = {"base": "base", "novel": "novel", "hm": "HM"}
 PERCENT = "Top-1 accuracy in per cent, mean ± sample standard deviation over seeds."
+ONE_SEED = "Top-1 accuracy in per cent, of one seed: no spread is known."
 HM_NOTE = "HM is computed for each seed; in the average it is that of the seed's average base and novel accuracy."
 BRACKETS = "[In brackets]: the HM that the paper's own base and novel give, where the printed one does not follow."
 ELEVEN = "average of its eleven"
@@ -92,6 +93,11 @@ def state_notes(experiment: Experiment, results: Sequence[CellResult]) -> tuple[
     return tuple(notes)
 
 
+def percent_note(experiment: Experiment, results: Sequence[CellResult]) -> str:
+    """What the numbers are; no spread is promised where there is none."""
+    return PERCENT if len({cell.seed for cell in results_of(experiment, results)}) > 1 else ONE_SEED
+
+
 def base_to_novel_part(experiment: Experiment, results: Sequence[CellResult]) -> Part:
     """Table 2: every data set beside the one of the paper that it stands for."""
     summary = summary_of(experiment, results)
@@ -110,7 +116,7 @@ def base_to_novel_part(experiment: Experiment, results: Sequence[CellResult]) ->
         paper=(1, 4, 6, 8),
     )
     notes = (
-        f"{PERCENT} {HM_NOTE}",
+        f"{percent_note(experiment, results)} {HM_NOTE}",
         *((BRACKETS,) if does_not_follow("base-to-novel", [*names, AVERAGE]) else ()),
         *_star_note(table),
         "Where a data set stands for two of the paper's, the paper's number is the mean of both.",
@@ -182,7 +188,7 @@ def transfer_part(experiment: Experiment, results: Sequence[CellResult], table_n
     if table_name == "domain":
         says.append(_targets_verdict(summary, table_name))
     how = "The source by fusion, the targets by decoupled inference: the [CLS] feature alone."
-    notes = (PERCENT, how, *_star_note(table), *(() if len(methods) > 2 else (OTHERS,)))
+    notes = (percent_note(experiment, results), how, *_star_note(table), *(() if len(methods) > 2 else (OTHERS,)))
     return finished_part(experiment, results, (table,), says, notes)
 
 
@@ -218,7 +224,7 @@ def ablation_part(
         return empty_part(experiment, results)
     found = {line: {q: stat_of(summary, line.row, None, q) for q in QUANTITIES} for line in lines}
     table, says = _compared(table_name, lines, found, [AVERAGE])
-    notes = (f"{PERCENT} {HM_NOTE}", _averages_note(summary))
+    notes = (f"{percent_note(experiment, results)} {HM_NOTE}", _averages_note(summary))
     return finished_part(experiment, results, (table,), says, notes)
 
 
@@ -244,7 +250,9 @@ def seeds_part(experiment: Experiment, results: Sequence[CellResult], sets: Sets
             )
     head = ("DeAR on", "paper, on", "base", "paper", "novel", "paper", "HM", "paper")
     table = Table(head, tuple(rows), words=2, paper=(1, 3, 5, 7))
-    return finished_part(experiment, results, (table,), says, (PERCENT, _averages_note(summary)))
+    return finished_part(
+        experiment, results, (table,), says, (percent_note(experiment, results), _averages_note(summary))
+    )
 
 
 def strategy_part(experiment: Experiment, results: Sequence[CellResult]) -> Part:
@@ -256,7 +264,7 @@ def strategy_part(experiment: Experiment, results: Sequence[CellResult]) -> Part
     by_line = dict(zip(lines, (decoupled, fusion), strict=True))
     found = {line: {q: stat_of(by_line[line], DEAR, None, q) for q in QUANTITIES} for line in lines}
     table, says = _compared("inference-strategy", lines, found, [AVERAGE])
-    notes = (PERCENT, "Both strategies read the same trained models.", _averages_note(fusion))
+    notes = (percent_note(experiment, results), "Both strategies read the same trained models.", _averages_note(fusion))
     return finished_part(experiment, results, (table,), says, notes)
 
 
@@ -283,7 +291,10 @@ def source_part(
         return empty_part(experiment, results)
     found = {line: {q: stat_of(summary, line.row, sets.source, q) for q in QUANTITIES} for line in lines}
     table, says = _compared(table_name, lines, found, ["imagenet"])
-    notes = (PERCENT, f"Here on {sets.source}; the paper's numbers are on ImageNet-1K, and only the HM is printed.")
+    notes = (
+        percent_note(experiment, results),
+        f"Here on {sets.source}; the paper's numbers are on ImageNet-1K, and only the HM is printed.",
+    )
     return finished_part(experiment, results, (table,), says, notes)
 
 

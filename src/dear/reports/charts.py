@@ -11,8 +11,14 @@ from dear.roles.grid import head_word
 from dear.roles.rolemap import RoleMap
 
 TEXT, GRID, LIGHT = "#1d2630", "#dfe3e8", "#5b6672"
+DASHES = ("", "7 3", "2 2", "9 3 2 3", "12 4", "4 2")
+"""Lines differ in their dashes, too, for people and printers that do not tell their colours apart."""
 LETTER = 6.6
 """Pixels a letter takes at the size the charts are written in, a little more than it needs."""
+
+
+SAMPLE = 22
+"""Pixels of a line in the legend."""
 
 
 def line_chart(
@@ -55,20 +61,27 @@ def line_chart(
     middle = (top + bottom) / 2
     turn = f"rotate(-90 13 {middle:.1f})"
     parts += [words(13, middle, y_title, anchor="middle", fill=LIGHT, turn=turn)] if y_title else []
-    for (name, line), ink in zip(lines.items(), LINES * 9, strict=False):
+    for number, (name, line) in enumerate(lines.items()):
         points = [(x(i), y(value)) for i, value in enumerate(line) if value is not None and math.isfinite(value)]
-        parts += _line(name, points, ink, marked=len(named) == len(places))
+        parts += _line(name, points, number, marked=len(named) == len(places))
     parts += _legend(rows, list(lines), left, bottom + 50)
     return drawing(width, height, title, parts)
 
 
-def _line(name: str, points: Sequence[tuple[float, float]], ink: str, *, marked: bool) -> list[str]:
+def _line(name: str, points: Sequence[tuple[float, float]], number: int, *, marked: bool) -> list[str]:
     joined = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
-    parts = [f'<polyline fill="none" stroke="{ink}" stroke-width="{2 if marked else 1.5}" points="{joined}"/>']
+    ink = LINES[number % len(LINES)]
+    parts = [f'<polyline fill="none" {_stroke(number)} stroke-width="{2 if marked else 1.5}" points="{joined}"/>']
     if marked or len(points) == 1:  # a line of one point cannot be seen
         hint = f"<title>{escape(name)}</title>"
         parts += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{ink}">{hint}</circle>' for a, b in points]
     return parts
+
+
+def _stroke(number: int) -> str:
+    """The colour and the dashes of a line by its number."""
+    dashes = DASHES[number % len(DASHES)]
+    return f'stroke="{LINES[number % len(LINES)]}"' + (f' stroke-dasharray="{dashes}"' if dashes else "")
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
@@ -154,7 +167,7 @@ def _legend_rows(names: Sequence[str], width: float) -> list[list[int]]:
     rows: list[list[int]] = []
     used = width + 1
     for index, name in enumerate(names):
-        need = 32 + LETTER * len(name)
+        need = SAMPLE + 22 + LETTER * len(name)
         if used + need > width:
             rows.append([])
             used = 0
@@ -168,10 +181,10 @@ def _legend(rows: Sequence[Sequence[int]], names: Sequence[str], left: float, to
     for line, row in enumerate(rows):
         x, y = left, top + 18 * line
         for index in row:
-            ink = LINES[index % len(LINES)]
-            parts.append(f'<rect x="{x:.1f}" y="{y - 5:.1f}" width="10" height="10" rx="2" fill="{ink}"/>')
-            parts.append(words(x + 15, y + 4, names[index]))
-            x += 32 + LETTER * len(names[index])
+            ends = f'x1="{x:.1f}" y1="{y:.1f}" x2="{x + SAMPLE:.1f}" y2="{y:.1f}"'
+            parts.append(f'<line {ends} {_stroke(index)} stroke-width="3"/>')
+            parts.append(words(x + SAMPLE + 5, y + 4, names[index]))
+            x += SAMPLE + 22 + LETTER * len(names[index])
     return parts
 
 

@@ -16,7 +16,7 @@ from dear.evaluation.summary import Row
 from dear.evaluation.tables import no_formula
 from dear.files import write_atomic
 from dear.reports.compare_data import Comparison, known, label
-from dear.reports.compare_words import goal, verdict
+from dear.reports.compare_words import goal, many, verdict
 from dear.reports.parts import Figure, Part, Table, Value, report_page
 from dear.reports.plots import Mark, Point, difference_chart, interval_chart, scatter_chart
 
@@ -99,9 +99,12 @@ def _results(found: Comparison) -> Part:
     heads = [_head(found, column) for column in found.columns]
     table = Table(("", "method", *heads, *(what for _, what, _ in COSTS)), tuple(rows), words=2)
     said = [
-        f"Top-1 accuracy in per cent: the mean over {len(found.summary.averaged)} data set(s), then the mean ± sample "
-        f"standard deviation of that over {len(found.seeds)} seed(s)."
-        + (" One seed: no spread is known." if len(found.seeds) == 1 else "")
+        f"Top-1 accuracy in per cent: the mean over {many(len(found.summary.averaged), 'data set')}, "
+        + (
+            "of one seed, so that no spread is known."
+            if len(found.seeds) == 1
+            else f"then the mean ± sample standard deviation of that over {len(found.seeds)} seeds."
+        )
     ]
     if "hm" in found.columns:
         said.append("HM is the harmonic mean of a seed's mean base and mean novel accuracy, as in the paper.")
@@ -139,10 +142,10 @@ def _differences(found: Comparison) -> Part:
         for one in (column, *(other for other in found.columns if other != column))
     ]
     notes = (
-        f"Blue in the first picture: cannot be told from {label(best)}, which has the highest {what}. Grey: behind by "
-        f"more than chance explains.",
+        f"Blue, filled dots in the first picture: cannot be told from {label(best)}, which has the highest {what}. "
+        f"Grey, hollow dots: behind by more than chance explains.",
         "In the other pictures each number is the mean difference, row minus column, in points; columns bear the rows' "
-        "numbers. Blue: the row is better, red: it is worse, grey: cannot be told apart.",
+        "numbers. Bold on blue: the row is better, bold on red: it is worse, grey: cannot be told apart.",
         f"Tested by Wilcoxon's signed-rank test (exact, two-sided) on the {found.results_per_pair} results, one per "
         f"data set and seed, that two methods have in common, with Holm's correction for the "
         f"{len(found.pairs[column])} pairs of each picture, at 5 %. Seeds of one data set are alike, so the tests say "
@@ -200,7 +203,7 @@ def _cost(found: Comparison) -> Part:
             head = _head(found, found.main)
             chart = scatter_chart(f"{head} against {what}", points, x_title=f"{what} (logarithmic)", y_title=head)
             figures.append(Figure(f"cost-{field}", what, chart))
-    notes = ["Blue and joined: no other method is both cheaper and better. Up and to the left is good."]
+    notes = ["Blue, filled and joined: no other method is both cheaper and better. Up and to the left is good."]
     if any(len(figure.svg) for figure in figures) and len(found.complete) > 10:
         notes.append("Numbers are the places in the table of results; pointing at a dot shows its name.")
     return Part("cost", "Cost against accuracy", figures=tuple(figures), notes=tuple(notes))
@@ -247,7 +250,10 @@ def _by_data(found: Comparison) -> Part:
     rows = tuple((label(row), *(found.summary.stat(row, name, found.main) for name in data)) for row in found.rows)
     head = _head(found, found.main)
     return Part(
-        "data-sets", f"{head} by data set", (Table(("method", *data), rows),), notes=("Mean ± spread over seeds.",)
+        "data-sets",
+        f"{head} by data set",
+        (Table(("method", *data), rows),),
+        notes=("Mean ± spread over seeds.",) if len(found.seeds) > 1 else (),
     )
 
 

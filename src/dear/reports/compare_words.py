@@ -44,8 +44,8 @@ def _too_few(found: Comparison, columns: Sequence[str]) -> str:
 
 def _compared(found: Comparison) -> str:
     sets, seeds = len(found.summary.averaged), len(found.seeds)
-    results = _many(found.results_per_pair, "result")
-    return f"each pair of methods is compared on {results} ({_many(sets, 'data set')} × {_many(seeds, 'seed')})"
+    results = many(found.results_per_pair, "result")
+    return f"each pair of methods is compared on {results} ({many(sets, 'data set')} × {many(seeds, 'seed')})"
 
 
 def goal(found: Comparison, column: str) -> tuple[str, str]:
@@ -145,7 +145,7 @@ def _sureness(found: Comparison) -> str:
     pairs = len(found.pairs[found.main])
     differ = sum(pair.differs for pair in found.pairs[found.main])
     return (
-        f"How sure: {_compared(found)} by Wilcoxon's signed-rank test, corrected for {_many(pairs, 'pair')}; "
+        f"How sure: {_compared(found)} by Wilcoxon's signed-rank test, corrected for {many(pairs, 'pair')}; "
         f"{differ} of them differ{'s' if differ == 1 else ''} in "
         f"{goal(found, found.main)[1].partition(' (')[0]} by more than chance explains (p < {LEVEL:g})."
     )
@@ -156,11 +156,12 @@ def names_of(names: Sequence[str]) -> str:
     shown = list(names[:MOST_NAMES])
     rest = len(names) - len(shown)
     if rest:
-        return f"{', '.join(shown)} and {_many(rest, 'other')}"
+        return f"{', '.join(shown)} and {many(rest, 'other')}"
     return f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else shown[0]
 
 
-def _many(number: int, what: str) -> str:
+def many(number: int, what: str) -> str:
+    """A number of things, in the singular if it is one."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 

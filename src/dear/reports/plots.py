@@ -10,7 +10,7 @@ from typing import NamedTuple
 from dear.reports.charts import GRID, LETTER, LIGHT, drawing, nice_ticks, tick_labels, words
 from dear.reports.colors import LINES, ink_on
 
-STRONG, WEAK = LINES[0], "#9aa5b1"
+STRONG, WEAK = LINES[0], "#7d8894"
 BETTER, WORSE, SAME = "#b9d3f5", "#f5c3cb", "#eef1f4"
 NAMED = 10
 """At most this number of points bear names; more bear their numbers."""
@@ -134,7 +134,9 @@ def difference_chart(
                 f'fill="{fill}"><title>{escape(hint)}</title></rect>'
             )
             text = f"{value:+.1f}" if abs(value) >= 0.05 else "0.0"
-            parts.append(words(left + wide * (j + 0.5) - 1, top + tall * i + 15, text, anchor="middle", fill=ink))
+            bold = 600 if differs else 400
+            middle = left + wide * (j + 0.5) - 1
+            parts.append(words(middle, top + tall * i + 15, text, anchor="middle", fill=ink, weight=bold))
     width = max(left + wide * len(names) + 8, 16 + 7.4 * len(title))
     return drawing(math.ceil(width), top + tall * len(names) + 8, title, parts)
 
@@ -166,7 +168,9 @@ def _short(value: float) -> str:
 
 
 def _dot(x: float, y: float, ink: str, hint: str) -> str:
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{ink}"><title>{escape(hint)}</title></circle>'
+    """A point: filled if it is strong, else hollow, so that it is told without its colour, too."""
+    look = f'fill="{ink}"' if ink == STRONG else f'fill="#fff" stroke="{ink}" stroke-width="2"'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" {look}><title>{escape(hint)}</title></circle>'
 
 
 def _label(

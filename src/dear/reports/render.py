@@ -13,6 +13,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from dear.reports.colors import attribute_fill, head_fill, heat_fill, ink_on
+from dear.reports.glossary import anchor
 from dear.roles.grid import head_word, role_name
 
 NAMESPACE = ' xmlns="http://www.w3.org/2000/svg"'
@@ -56,6 +57,7 @@ def _environment() -> Environment:
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {
+        "anchor": anchor,
         "attribute_fill": attribute_fill,
         "data_url": data_url,
         "drawn": drawn,

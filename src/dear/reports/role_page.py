@@ -19,6 +19,13 @@ MEANINGS = {
     Role.GENERALIZATION: "abstract or global: shielded from new tokens",
     Role.MIXED: "no single focus: sees everything",
 }
+SAYS = {
+    "Stability": "How many heads keep their role and concept if one choice is changed. Kappa leaves out what chance "
+    "alone would give: 1 is full agreement, 0 is chance.",
+    "Clusters of phrases": "Phrases that say similar things, and the name that each group got.",
+    "Number of attributes": "How well groups of phrases are separated for each number of attributes; higher is better.",
+}
+"""What one sees in a table, by its title."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ def role_page(
         shares=_shares,
         pictures=pictures,
         tables=tables,
+        says=SAYS,
         provenance=_provenance(roles),
     )
 

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half
 from dear.engine.states import evaluation_states
-from dear.errors import ImageError
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.results import Scores, harmonic_mean
 from dear.evaluation.tested import TestData
+from dear.evaluation.verdict import balance_sentence, sentence
 from dear.methods.base import Output
 from dear.model import Model
 from dear.reports.render import Picture
 from dear.reports.run_page import Confusion, RunPage, Search
+from dear.reports.run_pictures import (
+    SHOWN,
+    Answers,
+    class_bars,
+    confused,
+    corrections,
+    corrections_note,
+    examples,
+    small_picture,
+)
 from dear.retrieval.index import nearest
 from dear.roles.rolemap import RoleMap
 
-SHOWN = 8
-SIDE = 112
 INDEXED = 1000
 SMALL = 0.1
 """Share of the largest loss term below which a term gets a chart of its own."""
@@ -57,15 +64,22 @@ def run_page(
 ) -> RunPage:
     """Everything the page shows. `description` is the run's, `halves` come from `evaluate_halves`."""
     tested, dataset = halves[0], data.dataset
+    answers = Answers(dataset, tested.items, tested.class_names, tested.adapted)
     shots, seed = description["shots"], description["seed"]
+    images = "1 training image" if shots == 1 else f"{shots} training images"
     return RunPage(
         title=f"{dataset.name}, adapted",
-        subtitle=f"{model.name} on {model.clip.name}, {shots} shots per class, seed {seed}",
+        subtitle=f"{model.name} on {_short(model.clip.name)}, {images} per class, seed {seed}",
+        verdict=verdict_sentences(halves),
+        corrected=corrections(answers),
+        corrected_note=corrections_note(answers),
+        confused=confused(answers),
+        bars={_bars_title(one): class_bars(one.adapted) for one in halves},
         scores=score_rows(halves, model),
         scores_note=_scores_note(halves),
         weights=tested.adapted.weights,
         curves=_curves(metrics),
-        examples=_examples(dataset, tested),
+        examples=examples(answers),
         confusion=_confusion(tested),
         roles=_roles(model),
         nearest=_searches(_view(model, dataset, tested.class_names), dataset, tested.items, workers),
@@ -81,7 +95,7 @@ def evaluate_halves(model: Model, data: TestData, *, workers: int = 2) -> list[H
         view = _view(model, data.dataset, names)
         tested = evaluate_items(view, data.dataset, items, half=half, workers=workers, beside_plain=True)
         assert tested.plain is not None
-        found.append(HalfScores(half, items, names, tested, tested.plain))
+        found.append(HalfScores(half, items, names, replace(tested, new=data.newness(half)), tested.plain))
     return found
 
 
@@ -95,8 +109,11 @@ def _roles(model: Model) -> RoleMap | None:
     return None if text is None else RoleMap.from_json(text, where=ROLES)
 
 
-def score_rows(halves: Sequence[HalfScores], model: Model) -> list[list[str]]:
-    """Plain CLIP beside the adapted model by each readout, and the harmonic mean of two halves; first the head."""
+def score_rows(halves: Sequence[HalfScores], model: Model, *, everything: bool = True) -> list[list[str]]:
+    """Plain CLIP beside the adapted model by each readout, and the harmonic mean of two halves; first the head.
+
+    Without `everything` only by the readout that is used.
+    """
 
     def row(label: str, values: list[float]) -> list[str]:
         shown = [f"{value:.1f}" for value in values]
@@ -109,22 +126,40 @@ def score_rows(halves: Sequence[HalfScores], model: Model) -> list[list[str]]:
         row("plain CLIP", [one.plain.accuracy[plain] for one in halves]),
     ]
     for name in halves[0].adapted.scores.accuracy:
+        if name != default and not everything:
+            continue
         label = model.name if name == default else f"{model.name}, {name}"
         rows.append(row(label, [one.adapted.scores.accuracy[name] for one in halves]))
     return rows
 
 
+def verdict_sentences(halves: Sequence[HalfScores]) -> list[str]:
+    """What came out, one sentence per half, and one more for each half whose classes are unbalanced."""
+    judged = [one.adapted.verdict() for one in halves]
+    return [told for one in judged for told in (sentence(one), balance_sentence(one)) if told]
+
+
+def _bars_title(one: HalfScores) -> str:
+    return "All classes" if one.half == "all" else f"The {one.half} classes"
+
+
 def _scores_note(halves: Sequence[HalfScores]) -> str:
-    images = ", ".join(f"{one.adapted.scores.images:,} of {one.half} classes" for one in halves)
+    images = " and ".join(f"{one.adapted.scores.images:,} images, {one.half} classes" for one in halves)
     bad = sum(one.adapted.scores.unreadable for one in halves)
-    return f"Test images: {images}." + (f" {bad} could not be read and count as wrong." if bad else "")
+    return f"Tested on {images}." + (f" {bad} could not be read and count as wrong." if bad else "")
+
+
+def _short(backbone: str) -> str:
+    """A backbone's name without the folders of the machine that it lies on."""
+    return backbone.rpartition("/")[2] if backbone.startswith("local-dir:") else backbone
 
 
 def _settings(description: Mapping[str, Any]) -> dict[str, str]:
+    clip = description["backbone"]
     return {
         "data": f"{description['data']}, {len(description['classes'])} classes",
         "prompt": description["template"],
-        "backbone": f"{description['backbone']['name']} ({description['backbone']['weights_sha256'][:12]}…)",
+        "backbone": f"{_short(clip['name'])} ({clip['weights_sha256'][:12]}…)",
         **{name.replace("_", " "): str(value) for name, value in description["train"].items()},
         **{name.replace("_", " "): str(value) for name, value in description["settings"].items()},
     }
@@ -156,26 +191,9 @@ def confusion(truth: Tensor, picks: Tensor) -> dict[tuple[int, int], float]:
 def _confusion(tested: HalfScores) -> Confusion:
     truth = torch.tensor([item.label for item in tested.items])
     shares = confusion(truth, tested.adapted.picks)
-    return Confusion(tested.class_names, shares, f"Per cent of the {tested.half} classes; rows are the truth.")
-
-
-def _examples(dataset: Dataset, tested: HalfScores) -> dict[str, list[Picture]]:
-    found = tested.adapted
-    readable = [i for i, pick in enumerate(found.picks.tolist()) if pick >= 0]
-    order = sorted(readable, key=lambda i: (-float(found.confidence[i]), i))
-    wrong = [i for i in order if int(found.picks[i]) != tested.items[i].label]
-
-    def shown(index: int) -> Picture:
-        pick, truth = tested.class_names[int(found.picks[index])], tested.class_names[tested.items[index].label]
-        sure = f"{100 * float(found.confidence[index]):.0f} % {pick}"
-        return Picture(_picture(dataset, tested.items[index]), sure if pick == truth else f"{sure} (is {truth})")
-
-    strips = {
-        "Most certain": order[:SHOWN],
-        "Least certain": order[-SHOWN:][::-1],
-        "Most certain and wrong": wrong[:SHOWN],
-    }
-    return {title: [shown(i) for i in indices] for title, indices in strips.items() if indices}
+    return Confusion(
+        tested.class_names, shares, "Per cent of each class; rows are what it is, columns what it was taken for."
+    )
 
 
 def _searches(model: Model, dataset: Dataset, items: Sequence[Item], workers: int) -> list[Search]:
@@ -207,16 +225,7 @@ def _searches(model: Model, dataset: Dataset, items: Sequence[Item], workers: in
         for number, kind in enumerate(kinds):
             hits = nearest(stacked_NGE[query, number], stacked_NGE[:, number], SHOWN + 1)
             others = [(chosen[order[row]], score) for row, score in hits if row != query]
-            found[kind] = [Picture(_picture(dataset, item), f"{score:.3f}") for item, score in others[:SHOWN]]
+            found[kind] = [Picture(small_picture(dataset, item), f"{score:.3f}") for item, score in others[:SHOWN]]
         name = f"query: {dataset.class_names[asked.label]}"
-        searches.append(Search(Picture(_picture(dataset, asked), name), found))
+        searches.append(Search(Picture(small_picture(dataset, asked), name), found))
     return searches
-
-
-def _picture(dataset: Dataset, item: Item) -> Image.Image:
-    try:
-        image = dataset.open(item.id)
-    except ImageError:
-        return Image.new("RGB", (SIDE, SIDE), "#dfe3e8")
-    image.thumbnail((2 * SIDE, 2 * SIDE))
-    return image

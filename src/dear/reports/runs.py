@@ -11,17 +11,18 @@ from dear.evaluation.tested import data_of_run
 from dear.files import as_folder, write_result
 from dear.loading import load
 from dear.model import Model
-from dear.reports.run_data import evaluate_halves, run_page, score_rows
+from dear.reports.run_data import evaluate_halves, run_page, score_rows, verdict_sentences
 from dear.reports.run_page import run_html
 
 PAGE = "report.html"
 
 
 class Report(NamedTuple):
-    """A page that was written, and its table of scores; the first row is the head."""
+    """A page that was written, its sentences, and its table of scores; the first row is the head."""
 
     path: Path
     scores: list[list[str]]
+    verdict: list[str]
 
 
 def report(
@@ -65,4 +66,4 @@ def write_report(
     metrics = read_metrics(folder, list(halves[0].adapted.weights))
     page = Path(out) if out is not None else folder / PAGE
     write_result(page, run_html(run_page(model, tested, description, metrics, halves, workers=workers)))
-    return Report(page, score_rows(halves, model))
+    return Report(page, score_rows(halves, model, everything=False), verdict_sentences(halves))

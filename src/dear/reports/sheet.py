@@ -45,10 +45,10 @@ def write_sheet(path: Path, title: str, query: Path | str | None, hits: Sequence
     if kind not in (".html", ".png"):
         raise ConfigError(f"A contact sheet is a .html or a .png file, not {path.name!r}.")
     asked = Picture(_small(query), query.name) if isinstance(query, Path) else None
-    words = f"“{query}”" if isinstance(query, str) else ""
+    head, below = (f"“{query}”", title) if isinstance(query, str) else (title, "")
     names = [f"{hit.score:.3f} {hit.path.name}" if kind == ".html" else f"{hit.score:.3f}" for hit in hits]
     found = [Picture(open_hit(hit, SIDE), name) for hit, name in zip(hits, names, strict=True)]
-    sheet = Sheet((SheetRow(tuple(found)),), title, words, asked)
+    sheet = Sheet((SheetRow(tuple(found)),), head, below, asked)
     if kind == ".html":
         write_result(path, sheet_html(sheet))
         return
