@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import Group, progress_bar, say, stage_bar
+from dear.cli.talk import Group, say
 from dear.errors import ConfigError
 
 app = typer.Typer(help="What attention heads do: discover, show, compare and test their roles.", cls=Group)
@@ -68,20 +68,18 @@ def discover(
         **told, phrases=phrases, first_layer=first_layer, clustering=ClusterSettings(**clustering)
     )
     how: dict[str, Any] = {"data_root": data_root, "device": device, "resume": resume, "overwrite": overwrite}
-    with stage_bar() as show:
-        found = discover_and_write(
-            clip,
-            images,
-            settings,
-            out=out,
-            pool=pool,
-            pretrained=pretrained,
-            max_images=max_images,
-            examples=examples,
-            progress=show,
-            say=say,
-            **how,
-        )
+    found = discover_and_write(
+        clip,
+        images,
+        settings,
+        out=out,
+        pool=pool,
+        pretrained=pretrained,
+        max_images=max_images,
+        examples=examples,
+        say=say,
+        **how,
+    )
     typer.echo(found.summary)
 
 
@@ -144,9 +142,8 @@ def ablate(
     image_list, tasks = tasks_from(images, template, max_images)
     backbone = load_clip(clip, pretrained)
     check_fits(backbone, role_map)
-    with progress_bar("reading images", len(image_list)) as advance:
-        groups = image_batches(image_list, backbone.preprocess_eval, size=64)
-        terms, read = collect_terms(backbone, groups, progress=advance)
+    groups = image_batches(image_list, backbone.preprocess_eval, size=64)
+    terms, read = collect_terms(backbone, groups)
     report = ablation_markdown(measure(backbone, role_map, terms, [task.only(read) for task in tasks], draws=draws))
     typer.echo(report)
     if out is not None:

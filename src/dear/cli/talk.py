@@ -6,19 +6,17 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from typer.core import TyperGroup
 
+from dear.bars import Above, Bars, Lines, is_terminal
+from dear.errors import typed
 from dear.files import shown
+from dear.progress import duration, heard_by, stage, time_left
 
 if TYPE_CHECKING:
     from dear.evaluation.results import CellResult
-
-FACTS = ("step", "steps", "epoch", "lr", "skipped", "images_per_second", "problems")
-"""Metrics of a step that are no loss terms."""
-WEIGHT = "weight_"
-MOST_TERMS = 3
 
 
 def say(remark: str) -> None:
@@ -45,61 +43,42 @@ def columns(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 @contextmanager
-def stage_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """Bars on a terminal, nothing elsewhere; call with the name of a stage, the number done and the number of all."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*parts, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        tasks: dict[str, Any] = {}
-
-        def show(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total or None)
-            bar.update(tasks[stage], completed=done)
-
-        yield show
-
-
-@contextmanager
 def progress_bar(what: str, total: int = 0) -> Iterator[Callable[..., None]]:
-    """A bar on a terminal, nothing elsewhere; call with the number done so far, and the number of all if it is news."""
-    with stage_bar() as show:
-        yield lambda done, of=None: show(what, done, of or total)
+    """A stage for work that opens none itself; call with the number done, and the number of all if it is news."""
+    with stage(what, total) as advance:
+        yield lambda done, of=None: advance(done, total=of or total)
 
 
 @contextmanager
-def step_bar() -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A bar for training: steps, time left, loss terms, a learned weight, images per second."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def speaking(words: str) -> Iterator[None]:
+    """Speak to someone at a command line: hints as options, bars on a terminal, a line now and then elsewhere.
 
-    parts = (MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*parts, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("reading images", total=None)
+    The bars are drawn on stderr and make room for everything that is printed; `words` are shown until there is more.
+    """
+    out, err = sys.stdout, sys.stderr
+    drawn: Lines | Bars = Bars(err, words) if is_terminal(err) else Lines()
+    if isinstance(drawn, Bars):
+        sys.stderr = cast(TextIO, Above(err, drawn))
+        sys.stdout = cast(TextIO, Above(out, drawn)) if out.isatty() else out
+    try:
+        with typed(), heard_by(drawn):
+            yield
+    finally:
+        drawn.close()
+        sys.stdout, sys.stderr = out, err
 
-        def show(metrics: dict[str, Any]) -> None:
-            bar.update(task, completed=metrics["step"], total=metrics["steps"], description=step_text(metrics))
 
-        yield show
-
-
-def step_text(metrics: dict[str, Any]) -> str:
-    """A step in words: `total` first, then a few other loss terms and one weight, by the names they have."""
-    numbers = {name: value for name, value in metrics.items() if name not in FACTS and isinstance(value, int | float)}
-    terms = [name for name in numbers if name != "total" and not name.startswith(WEIGHT)][:MOST_TERMS]
-    weights = [name for name in numbers if name.startswith(WEIGHT)][:1]
-    named = [*(["total"] if "total" in numbers else []), *terms, *weights]
-    told = [f"{name} {numbers[name]:.3f}" for name in named]
-    return " ".join([f"epoch {metrics['epoch']}", *told, f"{metrics['images_per_second']:.0f} images/s"])
+def left_text(seconds: float | None) -> str:
+    """Time left behind a comma, or nothing."""
+    return "" if seconds is None else f", {duration(seconds)} left"
 
 
 def cell_text(done: int, total: int, result: CellResult) -> str:
-    """A cell that is done, in words; what could not be read is a second line."""
+    """A cell that is done, in words, with the time left if it is known; what could not be read is a second line."""
     scores = ", ".join(f"{s.data} {s.half} {result.reading(s):.1f}" for s in result.scores[:3])
     name = f"{result.method} {result.variant}".strip()
-    text = f"[{done}/{total}] {name}, {result.data}, seed {result.seed}, {result.shots} shots: {scores}"
+    left = left_text(time_left()) if done < total else ""
+    text = f"[{done}/{total}{left}] {name}, {result.data}, seed {result.seed}, {result.shots} shots: {scores}"
     problems = [problem for one in result.scores for problem in one.problems]
     return f"{text}\n  {len(problems)} test image(s) count as wrong, the first: {problems[0]}" if problems else text
 

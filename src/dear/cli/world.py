@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from dear.cli.talk import Group
 from dear.errors import ConfigError
+from dear.progress import stage
 
 app = typer.Typer(help="The embedded world: a small visual world and a small CLIP trained on it.", cls=Group)
 
@@ -25,21 +25,16 @@ def pretrain(
     checkpoint_every: Annotated[int, typer.Option(help="Number of steps between checkpoints.")] = 100,
 ) -> None:
     """Train the world's CLIP from scratch on the CPU (less than two hours on two cores)."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from dear.world.pretrain import Settings
     from dear.world.pretrain import pretrain as run
 
     if steps is not None and steps < 1:
         raise ConfigError(f"--steps is {steps}, but a schedule has at least one step.")
     settings = Settings(seed=seed) if steps is None else Settings(seed=seed, steps=steps)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("starting", total=min(settings.steps, stop_after or settings.steps))
+    with stage("pre-training", min(settings.steps, stop_after or settings.steps), done=None) as advance:
 
         def show(step: int, metrics: dict[str, float]) -> None:
-            bar.update(task, completed=step, description=f"loss {metrics['loss']:.3f} clip {metrics['clip']:.3f}")
+            advance(step, {**metrics, "total": metrics["loss"]})
 
         done = run(out, settings, resume=resume, stop_after=stop_after, checkpoint_every=checkpoint_every, on_step=show)
     finished = done == settings.steps

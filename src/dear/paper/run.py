@@ -16,7 +16,7 @@ from dear.backbone.load import load_clip
 from dear.data.catalog import declarations
 from dear.datasets import open_dataset
 from dear.engine.settings import TrainSettings
-from dear.errors import ConfigError, DataError, DearError, RoleMapError
+from dear.errors import ConfigError, DataError, DearError, RoleMapError, option
 from dear.evaluation.cells import Cell, Setting
 from dear.evaluation.grid import CELLS, OLD, RUNS, done_before, forget_data, run_grid
 from dear.evaluation.results import CellResult, Protocol
@@ -203,13 +203,15 @@ def missing_sets(sets: Sets, root: Path | None) -> dict[str, str]:
         if name in DATASETS:
             continue
         if root is None:
-            raise ConfigError("The full paper reads its data sets below a folder: say which with --data-root FOLDER.")
+            raise ConfigError(
+                f"The full paper reads its data sets below a folder: say which with {option(data_root='FOLDER')}."
+            )
         one = declarations()[name]
         try:
             open_dataset(name, root)
         except DataError as error:
             there = (root / one.folder).is_dir()
-            found[name] = str(error) if there else f"{one.get} Put it in the folder {one.folder} below --data-root."
+            found[name] = str(error) if there else f"{one.get} Put it in the folder {one.folder} below {root}."
     return found
 
 
@@ -224,7 +226,10 @@ def describe_plan(order: Order, looked: Survey) -> str:
         lines.append(f"{one.title}: {state}{lacks}")
     lines += [f"missing {name}: {how}" for name, how in looked.missing.items()]
     if _expected_roles(order) is None:
-        lines.append(f"missing: a role map for {order.clip}; make one with 'dear roles discover', give it as --roles")
+        lines.append(
+            f"missing: a role map for {order.clip}; make one with 'dear roles discover' and give it by "
+            f"{option(roles='MAP')}"
+        )
     return "\n".join([*lines, looked.cost.sentence()])
 
 
