@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,11 @@ def json_line(row: Any) -> str:
     """One JSON object as a line; names that are no UTF-8 are escaped."""
     line = json.dumps(row, ensure_ascii=False)
     return line if printable(line) == line else json.dumps(row)
+
+
+def terminal_width() -> int:
+    """Columns to print tables in: those of the terminal, 80 elsewhere."""
+    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> str:

@@ -25,7 +25,7 @@ from dear.data.dataset import Dataset, Item
 from dear.data.descriptions import with_descriptions
 from dear.data.splits import few_shot, labels_of
 from dear.datasets import open_dataset, refuse_inside
-from dear.engine.job import Job, describe, fingerprint, make_job, versions
+from dear.engine.job import Job, describe, fingerprint, make_job, told_settings, versions
 from dear.engine.loop import Metrics
 from dear.engine.run import CHECKPOINT, read_run, run_job
 from dear.errors import REFUSALS, ConfigError, DataError, DearError, TrainingError, is_typed, option
@@ -292,6 +292,8 @@ def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None]
         threads=torch.get_num_threads(),
         versions=versions(),
         backbone=Backbone(name=clip.name, pretrained=clip.pretrained, weights_sha256=clip.weights_sha256),
+        settings=told_settings(trained),
+        files=trained["files_sha256"],
         fingerprint=mark,
     )
     write_atomic(path, result.to_json().encode())

@@ -23,6 +23,11 @@ class Pace:
         if seconds is not None:
             self._took.setdefault(method, []).append(seconds)
 
+    @property
+    def waiting(self) -> int:
+        """Cells that are not there yet."""
+        return sum(self._waiting.values())
+
     def left(self) -> float | None:
         """Seconds left; None as long as too few cells are done."""
         everything = [one for seconds in self._took.values() for one in seconds]
