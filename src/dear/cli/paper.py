@@ -50,7 +50,7 @@ def paper(
         str | None,
         typer.Option(
             metavar="PART,PART",
-            help="Tables and figures to make, such as table-2,figure-4; by default all. See --plan.",
+            help="Tables and figures to make, such as table-2,figure-4; by default all, see --plan.",
         ),
     ] = None,
     plan: Annotated[

@@ -254,7 +254,10 @@ def _reading_notes(summary: Summary) -> list[str]:
     section = summary.section
     weights = f"weights {section.backbone.weights_sha256[:12]}…"
     clip = ", ".join(filter(None, (section.backbone.name, section.backbone.pretrained, weights)))
-    notes = [f"Backbone: {clip}.", "Top-1 accuracy in per cent, mean ± sample standard deviation over seeds."]
+    places = [(row, data, column) for row in summary.rows for data in summary.data for column in summary.columns]
+    several = any(summary.seeds(*place) > 1 for place in places)
+    spread = ", mean ± sample standard deviation over seeds." if several else "; one seed, so no spread is known."
+    notes = [f"Backbone: {clip}.", f"Top-1 accuracy in per cent{spread}"]
     if section.protocol == "base-to-novel":
         notes.append(
             "HM is computed for each seed and then averaged over seeds; in the average it is the harmonic mean of a "

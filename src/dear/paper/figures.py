@@ -13,7 +13,7 @@ from dear.evaluation.summary import Summary
 from dear.paper.measures import Gallery, Retrieval, picture
 from dear.paper.numbers import paper_titles, yes
 from dear.paper.plan import Experiment, Sets, results_of
-from dear.paper.tables import DEAR, NAMES, ZERO_SHOT, empty_part, stat_of, state_notes, summary_of
+from dear.paper.tables import DEAR, NAMES, ZERO_SHOT, empty_part, has_spread, stat_of, state_notes, summary_of
 from dear.reports.charts import heat_chart, line_chart, role_chart
 from dear.reports.parts import Figure, Part, Table, Value
 from dear.reports.render import Picture
@@ -48,8 +48,9 @@ def few_shot_part(experiment: Experiment, results: Sequence[CellResult]) -> Part
     table = Table(
         ("data", NAMES[ZERO_SHOT], *(f"{shot} shot{'' if shot == '1' else 's'}" for shot in shots)), tuple(rows)
     )
+    spread = "mean ± deviation over seeds" if has_spread(results_of(experiment, results)) else "one seed: no spread"
     notes = (
-        "Top-1 accuracy in per cent over all classes, by fusion, mean ± deviation over seeds. Plain CLIP learns none.",
+        f"Top-1 accuracy in per cent over all classes, by fusion, {spread}. Plain CLIP learns none.",
         "The paper shows curves without numbers, so there are none to put beside these.",
         *state_notes(experiment, results),
     )
@@ -64,10 +65,12 @@ def _plain(summary: Summary, data: str | None) -> Stat | None:
 def _few_shot_says(summary: Summary, shots: Sequence[str]) -> tuple[str, ...]:
     curve = [stat.mean for shot in shots if (stat := stat_of(summary, DEAR, None, shot))]
     plain = _plain(summary, None)
-    rises = all(a < b for a, b in pairwise(curve))
-    says = [
-        f"In the paper accuracy rises with the number of shots; on average it does so at every step here: {yes(rises)}."
-    ]
+    says = []
+    if len(curve) > 1:  # one point rises nowhere
+        rises = yes(all(a < b for a, b in pairwise(curve)))
+        says.append(
+            f"In the paper accuracy rises with the number of shots; on average it does so at every step here: {rises}."
+        )
     if plain is not None:
         above = [shot for shot, value in zip(shots, curve, strict=True) if value > plain.mean]
         says.append(

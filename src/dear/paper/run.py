@@ -125,9 +125,8 @@ class Order:
         clip = " ".join(filter(None, (self.clip.rpartition("/")[2], self.pretrained)))
         seeds = ", ".join(map(str, self.seeds))
         alike = self.methods == ALWAYS or self.train.epochs
-        epochs = (
-            f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}" if alike else "epochs as each method's recipe says"
-        )
+        number = f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}"
+        epochs = number if alike else "epochs as each method's recipe says"
         return (
             f"Backbone {clip}; seed{'s' if len(self.seeds) > 1 else ''} {seeds}; "
             f"{SHOTS} shots unless said otherwise, {epochs}, {views}."
@@ -211,7 +210,7 @@ def missing_sets(sets: Sets, root: Path | None) -> dict[str, str]:
             continue
         if root is None:
             raise ConfigError(
-                f"The full paper reads its data sets below a folder: say which with {option(data_root='FOLDER')}."
+                f"The full paper reads its data sets below a folder: name it, {option(data_root='FOLDER')}."
             )
         one = declarations()[name]
         try:
@@ -278,13 +277,13 @@ def _run_held(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, overw
     waiting = [cell for cells in planned.values() for cell in cells if identity(cell) not in looked.done]
     pace = Pace((cell.method for cell in waiting), order.jobs)
     with stage("cells", looked.cost.cells, done=looked.cost.done, outer=True) as advance:
+
+        def tell(result: CellResult) -> float | None:
+            pace.add(result.method, result.seconds)
+            advance(looked.cost.cells - pace.waiting, left=pace.left())
+            return pace.left() if pace.waiting else None
+
         for protocol, cells in planned.items():
-
-            def tell(result: CellResult) -> float | None:
-                pace.add(result.method, result.seconds)
-                advance(looked.cost.cells - pace.waiting, left=pace.left())
-                return pace.left() if pace.waiting else None
-
             results += _run_protocol(order, protocol, cells, looked, say, refused, tell)
             write_paper(order.out, found)
     write_paper(order.out, _measured(order, clip, roles, found, say))
@@ -369,7 +368,7 @@ def _gallery(order: Order) -> Gallery:
 
 
 def _on_file(order: Order, cell: Cell) -> CellResult | None:
-    """A cell's result if its file seems to be of the same setting; without loading the backbone one cannot be sure."""
+    """A cell's result if its file seems to be of the same setting; only loading the backbone would make it sure."""
     path = order.setting(cell.protocol).out / CELLS / f"{cell.slug}.json"
     try:
         found = CellResult.from_json(documents.read_text(path, error=DataError), where=str(path))

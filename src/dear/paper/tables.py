@@ -29,6 +29,7 @@ ZERO_SHOT, DEAR = Row("zero_shot", ""), Row("dear", "")
 NAMES = {ZERO_SHOT: "CLIP, zero-shot", DEAR: "DeAR"}
 HEADS = {"base": "base", "novel": "novel", "hm": "HM"}
 PERCENT = "Top-1 accuracy in per cent, mean ± sample standard deviation over seeds."
+ONE_SEED = "Top-1 accuracy in per cent; one seed: no spread is known."
 HM_NOTE = "HM is computed for each seed; in the average it is that of the seed's average base and novel accuracy."
 BRACKETS = "[In brackets]: the HM that the paper's own base and novel give, where the printed one does not follow."
 ELEVEN = "average of its eleven"
@@ -340,6 +341,12 @@ def finished_part(
 ) -> Part:
     """A part with its sentences (empty ones left out) and what is missing in it."""
     told = tuple(sentence for sentence in says if sentence)
-    return Part(
-        experiment.key, experiment.title, tuple(tables), says=told, notes=(*notes, *state_notes(experiment, results))
-    )
+    if not has_spread(results_of(experiment, results)):
+        notes = [note.replace(PERCENT, ONE_SEED) for note in notes]
+    notes = (*notes, *state_notes(experiment, results))
+    return Part(experiment.key, experiment.title, tuple(tables), says=told, notes=notes)
+
+
+def has_spread(results: Sequence[CellResult]) -> bool:
+    """Whether anything was computed with more than one seed."""
+    return len({cell.seed for cell in results}) > 1
