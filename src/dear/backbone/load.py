@@ -61,8 +61,6 @@ def load_clip(
     home = _check_arguments(name, pretrained, device, precision, seed)
     name = _resolve_name(name)
     source = _source(name)
-    if source.startswith("hf-hub:"):
-        _ask_hub(source, None)
     config = _read_config(source)
     if source.startswith(("local-dir:", "hf-hub:")):
         check_config(name, config)
@@ -70,8 +68,6 @@ def load_clip(
         raise BackboneError(f"{name} cannot be adapted: {reason}. Use a CLIP ViT, such as {backbone(*SUGGESTION)}.")
     _check_weights_named(source, pretrained, config)
     if pretrained != RANDOM:
-        if not source.startswith("hf-hub:"):
-            _ask_hub(source, pretrained)
         _check_weights(source, pretrained, allow_pickled=allow_pickled)
     with stage(f"loading {Path(name).name}"):
         model = _create(source, pretrained, seed)
@@ -176,6 +172,8 @@ def _read_config(name: str) -> dict[str, Any]:
         except (KeyError, TypeError, ValueError):
             config = None
     else:
+        if name.startswith("hf-hub:"):
+            _ask_hub(name, None)
         with _quiet_open_clip(), _one_sentence(name):
             config = copy.deepcopy(open_clip.get_model_config(name))
     if not isinstance(config, dict) or not all(isinstance(config.get(f"{t}_cfg"), dict) for t in ("vision", "text")):
@@ -227,6 +225,7 @@ def _check_weights_named(name: str, pretrained: str | None, config: dict[str, An
 
 def _check_weights(source: str, pretrained: str | None, *, allow_pickled: bool) -> None:
     """Refuse weights from elsewhere that can hold code; those that open_clip names itself are trusted."""
+    _ask_hub(source, pretrained)
     if source.startswith("local-dir:"):
         check_weights(Path(source.removeprefix("local-dir:")), allow_pickled=allow_pickled)
     elif source.startswith("hf-hub:"):

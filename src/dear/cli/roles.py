@@ -54,6 +54,7 @@ def discover(
         str, typer.Option(metavar="prototypes|clusters", help="What stands for a concept.")
     ] = "prototypes",
     device: ask.Device = None,
+    threads: ask.Threads = None,
     resume: ask.Resume = False,
     overwrite: ask.Overwrite = False,
 ) -> None:
@@ -62,6 +63,7 @@ def discover(
     from dear.roles.concepts import ClusterSettings
     from dear.roles.discover import DiscoverySettings
 
+    ask.use_threads(threads)
     clustering: dict[str, Any] = {"centroids": centroids}
     told: dict[str, Any] = {"rule": rule, "sentence_model": sentence_model}
     settings = DiscoverySettings(
@@ -127,6 +129,7 @@ def ablate(
         int, typer.Option(metavar="N", min=1, help="Number of random groups of heads to compare with.")
     ] = 20,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the tables as Markdown.")] = None,
+    threads: ask.Threads = None,
 ) -> None:
     """Mean-ablate heads and layers, and print how much zero-shot accuracy each costs."""
     from dear.backbone.load import load_clip
@@ -138,6 +141,7 @@ def ablate(
 
     if template.count("{}") != 1:
         raise ConfigError(f"The template {template!r} must hold '{{}}' exactly once, where the class name goes.")
+    ask.use_threads(threads)
     role_map = _map(roles)
     image_list, tasks = tasks_from(images, template, max_images)
     backbone = load_clip(clip, pretrained)

@@ -90,8 +90,38 @@ def cell_text(done: int, total: int, result: CellResult) -> str:
 
 
 class Group(TyperGroup):
-    """A group of commands; alone it prints its help."""
+    """A group of commands; alone it prints its help. Its help pages say what is typed, and nothing of types."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        for command in (self, *self.commands.values()):
+            _plain_help(command)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """As usual, with what was added since: the options for completion."""
+        for one in self.params:
+            one.metavar = "" if getattr(one, "is_flag", False) else one.metavar
+        super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Without a command, as if --help had been typed."""
         return super().parse_args(ctx, args if args or ctx.resilient_parsing else ["--help"])
+
+
+def _plain_help(command: Any) -> None:
+    """Flags take no value, so help shows none; arguments are called by their names, in brackets if they may be left out."""
+
+    def without_value(flag: Any) -> Any:
+        if flag is not None:
+            flag.metavar = ""
+        return flag
+
+    for one in command.params:
+        if getattr(one, "is_flag", False):
+            without_value(one)
+        elif one.param_type_name == "argument":
+            name = (one.metavar or one.name.upper()).strip("[]")
+            usage = name if one.required else f"[{name}]"
+            one.metavar, one.get_usage_pieces, one.display_type_rich = name, lambda ctx, u=usage: [u], lambda ctx: None
+    help_option = command.get_help_option
+    command.get_help_option = lambda ctx: without_value(help_option(ctx))
