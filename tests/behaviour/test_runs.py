@@ -140,9 +140,7 @@ def test_resuming_a_finished_run_computes_nothing(toy, clip, whole):
 
 def test_a_folder_that_holds_something_is_refused(toy, clip, whole, tmp_path):
     before = adapter_hash(whole)
-    with pytest.raises(
-        OverwriteError, match="holds a run: add resume=True to continue, or overwrite=True to start over"
-    ):
+    with pytest.raises(OverwriteError, match="holds a run: add resume=True to continue, or overwrite=True to start"):
         run_job(toy.job(seed=2), clip, whole)
     with pytest.raises(ConfigError, match="choose one of them"):
         run_job(toy.job(seed=2), clip, whole, resume=True, overwrite=True)

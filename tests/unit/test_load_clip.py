@@ -11,7 +11,7 @@ import dear
 from dear import errors
 from dear.backbone.load import load_clip
 
-INSTEAD = 'Use a CLIP ViT, such as load_clip('ViT-B-16-quickgelu', pretrained='openai').'
+INSTEAD = "Use a CLIP ViT, such as load_clip('ViT-B-16-quickgelu', pretrained='openai')."
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,13 @@ INSTEAD = 'Use a CLIP ViT, such as load_clip('ViT-B-16-quickgelu', pretrained='o
             "vit-b16",
             None,
             "No backbone is called 'vit-b16'. Did you mean 'ViT-B-16' or 'ViT-S-16' or 'ViT-M-16'? "
-            'For example: load_clip('ViT-B-16-quickgelu', pretrained='openai').',
+            "For example: load_clip('ViT-B-16-quickgelu', pretrained='openai').",
         ),
         (
             "ViT-B/16",
             None,
-            "ViT-B-16 needs weights: give pretrained='laion400m_e31', or pretrained='random' to ask for random ones.",
+            "ViT-B-16 needs weights: give pretrained='laion400m_e31', or load_clip('ViT-B-16-quickgelu', "
+            "pretrained='openai') for OpenAI's, or pretrained='random' to ask for random ones.",
         ),
         (
             "ViT-B-16-quickgelu",

@@ -109,7 +109,7 @@ class Group(TyperGroup):
 
 
 def _plain_help(command: Any) -> None:
-    """Flags take no value, so help shows none; arguments are called by their names, in brackets if they may be left out."""
+    """Flags take no value, so help shows none; arguments have their names, in brackets if they may be left out."""
 
     def without_value(flag: Any) -> Any:
         if flag is not None:
