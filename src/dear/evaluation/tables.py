@@ -172,8 +172,9 @@ def to_text(results: Sequence[CellResult], width: int = 80) -> str:
 
 
 def _short(entry: str) -> str:
-    """An entry with one decimal per number."""
-    return re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.1f}", entry)
+    """An entry with one decimal per number, and few words."""
+    fewer = re.sub(r"\((\d+) of (\d+) sets\)", r"(\1/\2)", entry)
+    return re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.1f}", fewer)
 
 
 def _section(section: Section, cells: Sequence[CellResult]) -> str:
