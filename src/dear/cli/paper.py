@@ -21,6 +21,13 @@ Methods = Annotated[
     ),
 ]
 
+Only = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PART,PART", help="Tables and figures to make, such as table-2,figure-4; by default all, see --plan."
+    ),
+]
+
 
 def paper(
     out: Annotated[
@@ -46,13 +53,7 @@ def paper(
     ] = 1000,
     training: ask.Training,
     jobs: ask.Jobs = 2,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PART,PART",
-            help="Tables and figures to make, such as table-2,figure-4; by default all, see --plan.",
-        ),
-    ] = None,
+    only: Only = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Show what is available, missing and finished, then exit.")
     ] = False,
