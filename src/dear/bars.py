@@ -172,7 +172,7 @@ class Above:
     def write(self, text: str) -> int:
         """Write, where the bars were; they come back below a whole line."""
         if not text:
-            return 0
+            return self._stream.write(text)  # which refuses b"", as whoever asks for the kind of a stream expects
         self._bars.clear()
         written = self._stream.write(text)
         if text.endswith("\n"):

@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+import typer
 
 import dear
 from cells import cell
@@ -205,7 +206,7 @@ def test_bars_make_room_for_what_is_printed(monkeypatch):
     with speaking("loading x"):
         assert is_typed()
         assert isinstance(sys.stdout, Above)
-        sys.stdout.write("a result\n")
+        typer.echo("a result")
         sys.stderr.write("a remark\n")
         with stage("testing", 2) as advance:
             advance(1)
