@@ -1,7 +1,7 @@
 """The tables of docs/how-to/which-method.md, from the comparisons in results/.
 
-    python benchmarks/which_method.py            # print them
-    python benchmarks/which_method.py --write    # put them into the page
+python benchmarks/which_method.py            # print them
+python benchmarks/which_method.py --write    # put them into the page
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from PIL import Image
 from dear.data.catalog import declarations, open_declared, open_files
 from dear.data.dataset import Dataset, Item
 from dear.data.descriptions import with_descriptions
-from dear.errors import ConfigError, DataError, did_you_mean
+from dear.errors import ConfigError, DataError, did_you_mean, option
 from dear.files import as_folder, is_file, is_folder
 from dear.world.datasets import load_world_dataset, world_dataset_names
 from dear.world.render import RENDERER_VERSION
@@ -51,7 +51,7 @@ def _opened(source: str | Path, root: str | Path | None, template: str | None) -
     known = declarations()
     if name in known:
         if root is None:
-            raise DataError(f"{name} lies below a data folder: say which with --data-root FOLDER (data_root=FOLDER).")
+            raise DataError(f"{name} lies below a data folder: say which with {option(data_root='FOLDER')}.")
         return open_declared(known[name], as_folder(root), template)
     if is_folder(path) or (is_file(path) and path.suffix.lower() in LISTS):
         return open_files(path, template)

@@ -1,16 +1,22 @@
 """Every error the library raises on purpose: a `DearError` that is also the standard exception one would expect.
 
-A message says what is wrong, where, and what to do next, in one sentence.
+A message says what is wrong, where, and what to do next, in one sentence. What to do is said in the language of the
+place: `option(roles="MAP")` is `--roles MAP` on the command line and `roles='MAP'` in Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+
+_typed = False
+"""Whether a person types commands; otherwise they write Python."""
 
 
 class DearError(Exception):
-    """Base of every error that DeAR raises for bad input or a bad surrounding."""
+    """Base of every error that DeAR raises for invalid input or an unsuitable environment."""
 
 
 class DearWarning(UserWarning):
@@ -99,6 +105,49 @@ class FolderBusyError(DearError, RuntimeError):
 
 REFUSALS = (ConfigError, RoleMapError, BackboneError, HubError, MissingExtraError, ClassListError, TrainingError)
 """How a method says, in one sentence, that it cannot be run as it was asked for."""
+
+
+@contextmanager
+def typed(commands: bool = True) -> Iterator[None]:
+    """Have messages speak of options instead of arguments, in all threads."""
+    global _typed
+    before, _typed = _typed, commands
+    try:
+        yield
+    finally:
+        _typed = before
+
+
+def is_typed() -> bool:
+    """Whether messages speak to someone who types commands."""
+    return _typed
+
+
+def option(**values: object) -> str:
+    """Options with their values as one gives them here: `--clip NAME --resume`, or `clip='NAME', resume=True`."""
+    if not _typed:
+        return ", ".join(f"{name}={value!r}" for name, value in values.items())
+    names = {name: f"--{name.replace('_', '-')}" for name in values}
+    return " ".join(names[k] if value is True else f"{names[k]} {_word(value)}" for k, value in values.items())
+
+
+def setting(**values: object) -> str:
+    """Settings of a method as one gives them here: `--set mask=all_mixed`, or `mask='all_mixed'`."""
+    if not _typed:
+        return option(**values)
+    return " ".join(f"--set {name}={_word(value)}" for name, value in values.items())
+
+
+def backbone(name: str, pretrained: str | None = None) -> str:
+    """A backbone as one asks for it here: `--clip NAME --pretrained TAG`, or `load_clip('NAME', pretrained='TAG')`."""
+    weights = {} if pretrained is None else {"pretrained": pretrained}
+    if _typed:
+        return option(clip=name, **weights)
+    return f"load_clip({', '.join([repr(name), *([option(**weights)] if weights else [])])})"
+
+
+def _word(value: object) -> str:
+    return shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def did_you_mean(word: object, known: Iterable[str], *, most: int = 3) -> str:

@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 from filelock import FileLock, Timeout
 
 from dear import documents
-from dear.errors import ConfigError, FolderBusyError, OverwriteError
+from dear.errors import ConfigError, FolderBusyError, OverwriteError, option
 from dear.files import MEGABYTE, read_regular, shown, write_atomic
 
 Kind = Literal["run", "grid", "paper", "index", "discovery", "cache"]
@@ -71,7 +71,9 @@ def _has_format(path: Path, form: str) -> bool:
 def check_ours(folder: Path, kind: Kind, *, resume: bool, overwrite: bool) -> None:
     """Refuse an output folder that holds something, unless it is of this kind and one says what to do with it."""
     if resume and overwrite:
-        raise ConfigError("--resume continues and --overwrite starts over: choose one of them.")
+        raise ConfigError(
+            f"{option(resume=True)} continues and {option(overwrite=True)} starts over: choose one of them."
+        )
     if folder.exists() and not folder.is_dir():
         raise OverwriteError(f"{folder} is a file: give a folder.")
     if not folder.is_dir() or not _content(folder):
@@ -79,7 +81,10 @@ def check_ours(folder: Path, kind: Kind, *, resume: bool, overwrite: bool) -> No
     found = kind_of(folder)
     if found == kind:
         if not resume and not overwrite:
-            raise OverwriteError(f"{folder} holds a {kind}: add --resume to continue, or --overwrite to start over.")
+            raise OverwriteError(
+                f"{folder} holds a {kind}: add {option(resume=True)} to continue, or {option(overwrite=True)} to start "
+                f"over."
+            )
         return
     what = f"a {found}" if found else "files that are not ours"
     raise OverwriteError(f"{folder} holds {what} and no {kind}: choose another folder.")
@@ -126,7 +131,7 @@ def _mark(folder: Path, kind: Kind, lock: Path) -> None:
     except OSError as error:
         raise OverwriteError(
             f"The folder {folder} cannot be written ({error.strerror}): make room or check its permissions, and resume "
-            f"with --resume."
+            f"with {option(resume=True)}."
         ) from None
 
 

@@ -21,6 +21,7 @@ from dear.errors import (
     ConfigError,
     CorruptArtefactError,
     DearError,
+    is_typed,
 )
 from dear.files import as_folder
 from dear.methods.base import Method
@@ -200,12 +201,14 @@ def _backbone(saved: BackboneEntry, clip: FrozenClip | None, device: str | torch
     """The backbone the adapter belongs to, checked by the hash of its weights."""
     seed = "" if saved.seed is None else f", seed={saved.seed}"
     call = f"load_clip({saved.name!r}, pretrained={saved.pretrained!r}{seed})"
-    needed = f"{folder} needs {call} with weights {saved.weights_sha256[:12]}…"
+    told = f"the backbone {saved.name}" + (f" ({saved.pretrained})" if saved.pretrained else "")
+    needed = f"{folder} needs {told if is_typed() else call} with weights {saved.weights_sha256[:12]}…"
     if clip is None:
         try:
             clip = load_clip(saved.name, saved.pretrained, device, precision=saved.precision, seed=saved.seed or 0)  # type: ignore[arg-type]
         except DearError as error:
-            raise type(error)(f"{needed}; give it as clip=… if it is elsewhere. {error}") from error
+            elsewhere = "" if is_typed() else "; give it as clip=… if it is elsewhere"
+            raise type(error)(f"{needed}{elsewhere}. {error}") from error
     if not isinstance(clip, FrozenClip):
         raise ConfigError(f"clip must come from dear.load_clip(…), but is a {type(clip).__name__}.")
     if clip.weights_sha256 != saved.weights_sha256:

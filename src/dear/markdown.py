@@ -1,4 +1,4 @@
-"""Markdown tables, written once: aligned in their source too, safe against what names may contain."""
+"""Tables as text, written once: Markdown, aligned in its source too and safe against names; and plain for terminals."""
 
 from __future__ import annotations
 
@@ -18,6 +18,24 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1)
         return f"| {' | '.join(padded)} |"
 
     return "\n".join([line(cells[0]), line(rule), *map(line, cells[1:])])
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1, width: int = 80) -> str:
+    """A plain table for a terminal: if it is too wide, the columns of numbers go on in further tables below."""
+    cells = [[" ".join(cell.split()) for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(head))]
+    taken = sum(widths[:words]) + 2 * (words - 1)
+    blocks: list[list[int]] = [[]]
+    for place in range(words, len(head)):
+        if blocks[-1] and taken + sum(widths[one] + 2 for one in (*blocks[-1], place)) > width:
+            blocks.append([])
+        blocks[-1].append(place)
+
+    def line(row: Sequence[str], block: Sequence[int]) -> str:
+        named = [f"{row[place]:<{widths[place]}}" for place in range(words)]
+        return "  ".join([*named, *(f"{row[place]:>{widths[place]}}" for place in block)]).rstrip()
+
+    return "\n\n".join("\n".join(line(row, block) for row in cells) for block in blocks)
 
 
 def plain(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,9 @@ from dear.data.images import ImageList, as_rgb, image_batches, open_image
 from dear.data.prompts import ClassList
 from dear.errors import ImageError, InputError
 from dear.methods.base import Output
+from dear.progress import counting, heard_by
 
+PREDICTING = "predicting"
 _PREDICTS = "Predictions are made for paths and PIL images (tensors go to model(images))"
 
 
@@ -76,6 +78,7 @@ def predict(
     top_k: int = 5,
     batch_size: int = 32,
     workers: int = 2,
+    progress: bool | Callable[[int, int], None] | None = None,
 ) -> list[Prediction]:
     """Classify images among the model's classes, or among others, seen in training or not.
 
@@ -89,9 +92,11 @@ def predict(
         top_k: how many classes to name.
         batch_size: images that are classified at once.
         workers: threads that read images.
+        progress: True for a bar on stderr, or a function of the number of images done and the number of all.
     """
     how: dict[str, Any] = {"readout": readout, "top_k": top_k, "batch_size": batch_size, "workers": workers}
-    found = list(stream(model, images, classes, template=template, descriptions=descriptions, **how))
+    with heard_by(counting(progress, PREDICTING)):
+        found = list(stream(model, images, classes, template=template, descriptions=descriptions, **how))
     for one in found:
         if isinstance(one, ImageError):
             raise one
@@ -119,7 +124,7 @@ def stream(
         told = None if descriptions is None else read_descriptions(descriptions)
         model = model.for_classes(names, template, descriptions=told)
     names = model.required_classes().names
-    for part in image_batches(listed, model.clip.preprocess_eval, size=batch_size, workers=workers):
+    for part in image_batches(listed, model.clip.preprocess_eval, size=batch_size, workers=workers, what=PREDICTING):
         problems = iter(part.problems)
         scores = {}
         if part.images is not None:

@@ -314,7 +314,7 @@ def test_what_couples_a_batch_refuses_to_be_cut(clip, cls, register, monkeypatch
     register(cls)
     toy = Toy()
     sentence = rf"^{cls.name} needs the whole batch at once: train it without"
-    with pytest.raises(ConfigError, match=rf"{sentence} --micro-batch\.$"):
+    with pytest.raises(ConfigError, match=rf"{sentence} micro_batch=2\.$"):
         run_job(toy.job(method=cls.name, micro_batch=2), clip)
     monkeypatch.setattr(runs, "join", lambda device: Ranks(0, 2))
     with pytest.raises(ConfigError, match=rf"{sentence} several processes\.$"):

@@ -111,7 +111,7 @@ def test_no_views_are_stored_where_nothing_is_trained(photos, setting, monkeypat
 def test_what_is_done_is_not_done_again(photos, setting, trainings):
     first = run_grid(cells(photos), setting())
     assert len(trainings) == 2
-    with pytest.raises(OverwriteError, match="holds a grid: add --resume to continue, or --overwrite to start over"):
+    with pytest.raises(OverwriteError, match="holds a grid: add resume=True to continue, or overwrite=True to start"):
         run_grid(cells(photos), setting())
     assert run_grid(cells(photos), setting(), resume=True) == first
     assert len(trainings) == 2
@@ -277,7 +277,7 @@ def test_a_process_that_dies_is_one_sentence(photos, setting, monkeypatch):
             pass
 
     monkeypatch.setattr(grid_module, "ProcessPoolExecutor", Dead)
-    with pytest.raises(TrainingError, match="resume with --resume and fewer --jobs"):
+    with pytest.raises(TrainingError, match="resume with resume=True, and fewer cells at a time, such as jobs=1"):
         run_grid(cells(photos), setting(), jobs=2)
 
 

@@ -143,7 +143,7 @@ def test_cells_of_other_images_do_not_count(order, finished):
 
 
 def test_an_output_folder_is_not_taken_silently(order, finished, tmp_path):
-    with pytest.raises(OverwriteError, match="add --resume to continue, or --overwrite"):
+    with pytest.raises(OverwriteError, match="add resume=True to continue, or overwrite=True"):
         run_paper(order, resume=False)
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "mine.png").write_text("mine")

@@ -140,7 +140,7 @@ def test_resuming_a_finished_run_computes_nothing(toy, clip, whole):
 
 def test_a_folder_that_holds_something_is_refused(toy, clip, whole, tmp_path):
     before = adapter_hash(whole)
-    with pytest.raises(OverwriteError, match="holds a run: add --resume to continue, or --overwrite to start over"):
+    with pytest.raises(OverwriteError, match="holds a run: add resume=True to continue, or overwrite=True to start"):
         run_job(toy.job(seed=2), clip, whole)
     with pytest.raises(ConfigError, match="choose one of them"):
         run_job(toy.job(seed=2), clip, whole, resume=True, overwrite=True)
@@ -226,7 +226,7 @@ def test_full_disk_is_one_sentence_and_loses_nothing(toy, clip, whole, tmp_path,
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         full(patch, lambda file: name in file)
-        with pytest.raises(DearError, match=r"No space left on device.*resume with --resume") as error:
+        with pytest.raises(DearError, match=r"No space left on device.*resume with resume=True") as error:
             run_job(toy.job(), clip, folder)
     assert "\n" not in str(error.value)
     assert str(folder if name in ("adapter_model", MANIFEST, "README.md") else folder / name) in str(error.value)

@@ -65,7 +65,7 @@ def test_dropout_is_in_training_only_and_by_name(clip):
 
 
 def test_views_are_never_cut_into_micro_batches(clip):
-    with pytest.raises(ConfigError, match="tac needs the whole batch at once: train it without --micro-batch"):
+    with pytest.raises(ConfigError, match="tac needs the whole batch at once: train it without micro_batch="):
         run_job(Toy().job(method="tac", micro_batch=2), clip, workers=0)
 
 

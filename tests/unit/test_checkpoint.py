@@ -91,7 +91,7 @@ def test_what_was_read_does_not_hang_on_the_file(path):
     assert all(torch.equal(optimizer.state[p]["exp_avg"], before[name]) for name, p in method.trained.items())
 
 
-def refused(path, match="is damaged or not a checkpoint of this method: start over with --overwrite", shapes=SHAPES):
+def refused(path, match="is damaged or not a checkpoint of this method: start over with overwrite=True", shapes=SHAPES):
     method, optimizer = fresh(shapes, seed=1)
     before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
     with pytest.raises(CheckpointError, match=match) as error:

@@ -7,7 +7,6 @@ import pytest
 import dear
 from dear.backbone import load
 from dear.cli import main
-from dear.cli.talk import step_text
 from dear.errors import ConfigError
 from helpers import make_photos
 
@@ -123,12 +122,3 @@ def test_every_setting_says_what_it_means():
     for name in dear.list_methods():
         for field in dear.get_method(name).Config.model_fields.values():
             assert field.description
-
-
-def test_the_step_bar_knows_no_method():
-    facts = {"step": 1, "steps": 9, "epoch": 2, "lr": 0.1, "skipped": 0, "images_per_second": 12.3, "problems": []}
-    terms = {"first": 0.1, "total": 1.5, "second": 0.25, "third": 3.0, "fourth": 4.0}
-    weights = {"weight_left": 0.75, "weight_right": 0.25}
-    text = step_text({**facts, **terms, **weights})
-    assert text == "epoch 2 total 1.500 first 0.100 second 0.250 third 3.000 weight_left 0.750 12 images/s"
-    assert step_text({**facts, "total": 1.0}) == "epoch 2 total 1.000 12 images/s"

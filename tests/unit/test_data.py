@@ -179,7 +179,7 @@ def test_a_data_set_says_where_it_is_from(tmp_path, monkeypatch):
 def test_names_that_do_not_exist():
     with pytest.raises(DataError, match=r"There is no data set 'caltech-101', .* Did you mean 'caltech101'\?"):
         open_dataset("caltech-101")
-    with pytest.raises(DataError, match="say which with --data-root FOLDER"):
+    with pytest.raises(DataError, match="say which with data_root='FOLDER'"):
         open_dataset("dtd")
     with pytest.raises(DataError, match=r"DTD is not in nowhere: Get dtd-r1\.0\.1"):
         open_dataset("dtd", "nowhere")

@@ -11,7 +11,7 @@ import dear
 from dear import errors
 from dear.backbone.load import load_clip
 
-INSTEAD = 'Use a CLIP ViT, such as load_clip("ViT-B-16-quickgelu", pretrained="openai").'
+INSTEAD = "Use a CLIP ViT, such as load_clip('ViT-B-16-quickgelu', pretrained='openai')."
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,13 @@ INSTEAD = 'Use a CLIP ViT, such as load_clip("ViT-B-16-quickgelu", pretrained="o
             "vit-b16",
             None,
             "No backbone is called 'vit-b16'. Did you mean 'ViT-B-16' or 'ViT-S-16' or 'ViT-M-16'? "
-            'For example: load_clip("ViT-B-16-quickgelu", pretrained="openai").',
+            "For example: load_clip('ViT-B-16-quickgelu', pretrained='openai').",
         ),
         (
             "ViT-B/16",
             None,
-            "ViT-B-16 needs weights: give pretrained='laion400m_e31', or pretrained='random' to ask for random ones.",
+            "ViT-B-16 needs weights: give pretrained='laion400m_e31', or load_clip('ViT-B-16-quickgelu', "
+            "pretrained='openai') for OpenAI's, or pretrained='random' to ask for random ones.",
         ),
         (
             "ViT-B-16-quickgelu",
@@ -92,11 +93,13 @@ def test_refused_with_a_sentence(name, pretrained, message):
 def test_hub_that_cannot_be_reached(name):
     pretrained = None if ":" in name else "openai"
     what = name if pretrained is None else "ViT-B-16-quickgelu (openai)"
+    where = "timm/vit_base_patch16_clip_224.openai" if pretrained else "somebody/something"
     with pytest.raises(errors.HubError) as caught:
         load_clip(name, pretrained)
     assert str(caught.value) == (
-        f"{what} has to be downloaded and the hub cannot be reached: check the network, or fetch "
-        "open_clip_config.json and open_clip_model.safetensors elsewhere and use 'local-dir:FOLDER'."
+        f"{what} has to be downloaded from https://huggingface.co/{where} and the hub cannot be reached: check the "
+        "network, or fetch open_clip_config.json and open_clip_model.safetensors from there with another machine and "
+        "use the folder with load_clip('local-dir:FOLDER')."
     )
     assert isinstance(caught.value, ConnectionError)
 

@@ -114,8 +114,8 @@ def test_cost_is_guessed_then_measured():
 def test_the_plan_in_words(tmp_path):
     order = Order(tmp_path / "out", kind="full", clip="ViT-B-16-quickgelu", pretrained="openai", data_root=tmp_path)
     text = describe_plan(order, survey(order))
-    assert "Table 2: base-to-novel generalisation: cannot run: none of the data sets is there" in text
-    assert "missing dtd: Get dtd-r1.0.1" in text
-    assert "Put it in the folder dtd below --data-root" in text
-    with pytest.raises(ConfigError, match="--data-root FOLDER"):
+    assert "Table 2: base-to-novel generalisation (table-2): cannot run: none of the data sets is there" in text
+    assert "missing dtd: put it in " in text
+    assert "/dtd. Get dtd-r1.0.1" in text
+    with pytest.raises(ConfigError, match="data_root='FOLDER'"):
         survey(Order(tmp_path, kind="full"))

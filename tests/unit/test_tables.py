@@ -86,7 +86,7 @@ def test_no_results_are_a_sentence_and_a_header():
     assert to_markdown([]) == NO_RESULTS == "There are no results yet: no cell of the grid is done.\n"
     assert to_csv([]) == (
         "protocol,method,variant,data,seed,shots,recipe,tested_on,epochs,cached_views,images,unreadable,skipped,"
-        "seconds,steps,parameters,peak_memory_mb,artefact_bytes,adapter_sha256\n"
+        "seconds,steps,parameters,peak_memory_mb,artefact_bytes,backbone,pretrained,weights,role_map,settings,adapter_sha256\n"
     )
 
 

@@ -78,7 +78,7 @@ def test_the_length_may_change_before_the_cool_down_only(whole_run, tmp_path):
 
 
 def test_folder_rules(whole_run, tmp_path):
-    with pytest.raises(OverwriteError, match="is not empty: resume with --resume"):
+    with pytest.raises(OverwriteError, match="is not empty: resume with resume=True"):
         pretrain(whole_run, TINY)
     with pytest.raises(ConfigError, match="no checkpoint"):
         pretrain(tmp_path / "nothing", TINY, resume=True)

@@ -21,17 +21,19 @@ from torchvision import transforms
 from dear import documents
 from dear.backbone.augment import TrainTransform
 from dear.backbone.clip import FrozenClip, Geometry, content_hash
+from dear.backbone.hub import WHOLE, ask, out_of_reach
 from dear.backbone.safety import check_config, check_weights, check_weights_file
 from dear.backbone.support import unsupported
-from dear.errors import BackboneError, HubError, did_you_mean
+from dear.errors import BackboneError, HubError, backbone, did_you_mean, option
 from dear.files import NotRegularError, is_file, is_folder, read_regular
+from dear.progress import stage
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 RANDOM = "random"
 MERGES_FILE = "bpe_merges.txt.gz"
-SUGGESTION = 'load_clip("ViT-B-16-quickgelu", pretrained="openai")'
+SUGGESTION = "ViT-B-16-quickgelu", "openai"
 
 
 def load_clip(
@@ -63,11 +65,12 @@ def load_clip(
     if source.startswith(("local-dir:", "hf-hub:")):
         check_config(name, config)
     if reason := unsupported(config):
-        raise BackboneError(f"{name} cannot be adapted: {reason}. Use a CLIP ViT, such as {SUGGESTION}.")
+        raise BackboneError(f"{name} cannot be adapted: {reason}. Use a CLIP ViT, such as {backbone(*SUGGESTION)}.")
     _check_weights_named(source, pretrained, config)
     if pretrained != RANDOM:
         _check_weights(source, pretrained, allow_pickled=allow_pickled)
-    model = _create(source, pretrained, seed)
+    with stage(f"loading {Path(name).name}"):
+        model = _create(source, pretrained, seed)
     with _one_sentence(source, pretrained):
         geometry = _geometry(model, config)
     tokenizer = _tokenizer(source, geometry.vocab_size, uses_hub=bool(config["text_cfg"].get("hf_tokenizer_name")))
@@ -106,7 +109,7 @@ def list_backbones() -> dict[str, tuple[str, ...]]:
 def _check_arguments(name: object, pretrained: object, device: Any, precision: object, seed: object) -> torch.device:
     """Refuse what cannot be meant, before anything large is built; return the device."""
     if not isinstance(name, str) or not name.strip():
-        raise BackboneError(f"The backbone is {name!r}: give its name, such as {SUGGESTION}.")
+        raise BackboneError(f"The backbone is {name!r}: give its name, such as {backbone(*SUGGESTION)}.")
     if pretrained is not None and not isinstance(pretrained, str):
         raise BackboneError(f"pretrained is {pretrained!r}: give a tag such as 'openai', a path, or 'random'.")
     if not isinstance(precision, str) or precision not in DTYPES:
@@ -119,7 +122,9 @@ def _check_arguments(name: object, pretrained: object, device: Any, precision: o
             raise RuntimeError("tensors there have no values")
         torch.empty(0, device=home)
     except (RuntimeError, TypeError, AssertionError):
-        raise BackboneError(f"The device {device!r} cannot be used on this machine: try device='cpu'.") from None
+        raise BackboneError(
+            f"The device {device!r} cannot be used on this machine: try {option(device='cpu')}."
+        ) from None
     return home
 
 
@@ -136,7 +141,8 @@ def _resolve_name(name: str) -> str:
         return by_lower[cleaned.lower()]
     if is_folder(name):
         raise BackboneError(f"{name!r} is a folder: write 'local-dir:{name}'.")
-    raise BackboneError(f"No backbone is called {name!r}.{did_you_mean(cleaned, known)} For example: {SUGGESTION}.")
+    example = f" For example: {backbone(*SUGGESTION)}."
+    raise BackboneError(f"No backbone is called {name!r}.{did_you_mean(cleaned, known)}{example}")
 
 
 def _shipped() -> dict[str, Path]:
@@ -166,6 +172,8 @@ def _read_config(name: str) -> dict[str, Any]:
         except (KeyError, TypeError, ValueError):
             config = None
     else:
+        if name.startswith("hf-hub:"):
+            _ask_hub(name, None)
         with _quiet_open_clip(), _one_sentence(name):
             config = copy.deepcopy(open_clip.get_model_config(name))
     if not isinstance(config, dict) or not all(isinstance(config.get(f"{t}_cfg"), dict) for t in ("vision", "text")):
@@ -181,17 +189,25 @@ def _fitting_tags(name: str, config: dict[str, Any]) -> list[str]:
     return [tag for tag in tags if bool(get_pretrained_cfg(name, tag).get("quick_gelu")) == quick_gelu]
 
 
+def _has_quick_twin(name: str) -> bool:
+    """Whether OpenAI's weights, which most people mean, belong to another name."""
+    return SUGGESTION[1] in open_clip.list_pretrained_tags_by_model(f"{name}-quickgelu")
+
+
 def _check_weights_named(name: str, pretrained: str | None, config: dict[str, Any]) -> None:
     if name.startswith(("local-dir:", "hf-hub:")):
         if pretrained not in (None, RANDOM):
-            raise BackboneError(f"{name} brings its own weights: leave pretrained={pretrained!r} out.")
+            raise BackboneError(f"{name} brings its own weights: leave {option(pretrained=pretrained)} out.")
         return
     quick_gelu = bool(config.get("quick_gelu"))
     tags = open_clip.list_pretrained_tags_by_model(name)
     fitting = _fitting_tags(name, config)
     if pretrained is None:
-        example = f"pretrained={fitting[0]!r}" if fitting else "the path of a checkpoint as pretrained"
-        raise BackboneError(f"{name} needs weights: give {example}, or pretrained='random' to ask for random ones.")
+        first = sorted(fitting, key=lambda tag: tag != SUGGESTION[1])[:1]
+        example = option(pretrained=first[0] if first else "CHECKPOINT")
+        other = f", or {backbone(f'{name}-quickgelu', SUGGESTION[1])} for OpenAI's" if _has_quick_twin(name) else ""
+        random = option(pretrained=RANDOM)
+        raise BackboneError(f"{name} needs weights: give {example}{other}, or {random} to ask for random ones.")
     if pretrained == RANDOM or is_file(pretrained):
         return
     tag = get_pretrained_cfg(name, pretrained)
@@ -203,12 +219,13 @@ def _check_weights_named(name: str, pretrained: str | None, config: dict[str, An
         other = name.removesuffix("-quickgelu") if quick_gelu else f"{name}-quickgelu"
         raise BackboneError(
             f"{name} with {pretrained!r} weights would silently lose accuracy, as they were trained "
-            f"{'without' if quick_gelu else 'with'} QuickGELU: use load_clip({other!r}, pretrained={pretrained!r})."
+            f"{'without' if quick_gelu else 'with'} QuickGELU: use {backbone(other, pretrained)}."
         )
 
 
 def _check_weights(source: str, pretrained: str | None, *, allow_pickled: bool) -> None:
     """Refuse weights from elsewhere that can hold code; those that open_clip names itself are trusted."""
+    _ask_hub(source, pretrained)
     if source.startswith("local-dir:"):
         check_weights(Path(source.removeprefix("local-dir:")), allow_pickled=allow_pickled)
     elif source.startswith("hf-hub:"):
@@ -217,6 +234,23 @@ def _check_weights(source: str, pretrained: str | None, *, allow_pickled: bool) 
         check_weights_file(Path(path), allow_pickled=allow_pickled)
     elif pretrained is not None and is_file(pretrained):
         check_weights_file(Path(pretrained), allow_pickled=allow_pickled)
+
+
+def _at_the_hub(name: str, pretrained: str | None) -> tuple[str, tuple[str, ...]]:
+    """The repository and the files of a backbone; "" and none if it does not come from the hub."""
+    if name.startswith("hf-hub:"):
+        return name.removeprefix("hf-hub:"), WHOLE
+    if name.startswith("local-dir:") or pretrained is None or is_file(pretrained):
+        return "", ()
+    repository, _, file = str(get_pretrained_cfg(name, pretrained).get("hf_hub", "")).rpartition("/")
+    return repository, (file,) if file else WHOLE
+
+
+def _ask_hub(name: str, pretrained: str | None) -> None:
+    """Ask once and briefly for what has to be downloaded; without an answer, say so before anything is built."""
+    repository, files = _at_the_hub(name, pretrained)
+    if repository:
+        ask(repository, files, f"{name} ({pretrained})" if pretrained else name)
 
 
 def _create(name: str, pretrained: str | None, seed: int) -> Any:
@@ -311,10 +345,7 @@ def _one_sentence(name: str, pretrained: str | None = None, *, what: str = "mode
         if not local and any(_says_not_found(cause) for cause in causes):
             raise BackboneError(f"The hub has no OpenCLIP model at {full_name}: check the spelling.") from error
         if not local and any(isinstance(cause, OSError) for cause in causes):
-            raise HubError(
-                f"{full_name} has to be downloaded and the hub cannot be reached: check the network, or fetch "
-                f"open_clip_config.json and open_clip_model.safetensors elsewhere and use 'local-dir:FOLDER'."
-            ) from error
+            raise HubError(out_of_reach(full_name, *_at_the_hub(name, pretrained))) from error
         raise BackboneError(f"The {what} of {full_name} cannot be loaded: {_reason(causes[-1])}.") from error
 
 

@@ -72,6 +72,6 @@ def check_weights_file(path: Path, *, allow_pickled: bool) -> None:
     """Refuse weights in a format that can hold code, unless that was allowed."""
     if path.suffix != SAFE and not allow_pickled:
         raise BackboneError(
-            f"{path} is not a safetensors file, and other formats can hold code: convert it, or allow this one with "
-            f"load_clip(…, allow_pickled=True), which loads tensors only."
+            f"{path} is not a safetensors file, and other formats can hold code: convert it, or allow this one in "
+            f"Python with dear.load_clip(…, allow_pickled=True), which loads tensors only."
         )

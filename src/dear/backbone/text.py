@@ -18,6 +18,7 @@ from dear.backbone.layers import Layer, layer_of
 from dear.backbone.precision import tower_precision, wide
 from dear.backbone.rows import Rows
 from dear.errors import ClassListError
+from dear.progress import stage
 
 Edit = Callable[[int, Rows], Rows]
 """From (layer, its input) to the input it gets instead."""
@@ -208,9 +209,11 @@ class TextTower:
         """Plain CLIP's text features (C, E), unnormalised; short prompts do not wait for long ones."""
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         features: dict[int, Tensor] = {}
-        for start in range(0, len(order), batch):
-            chosen = order[start : start + batch]
-            tokens = self.tokenize([prompts[index] for index in chosen], cut=cut)
-            encoded_CE = self.features(self.rows(self.embed(tokens.ids_CT), tokens.end_C, tokens.shared))
-            features.update(zip(chosen, encoded_CE, strict=True))
+        with stage("encoding texts", len(order)) as advance:
+            for start in range(0, len(order), batch):
+                chosen = order[start : start + batch]
+                tokens = self.tokenize([prompts[index] for index in chosen], cut=cut)
+                encoded_CE = self.features(self.rows(self.embed(tokens.ids_CT), tokens.end_C, tokens.shared))
+                features.update(zip(chosen, encoded_CE, strict=True))
+                advance(len(features))
         return torch.stack([features[index] for index in range(len(prompts))])

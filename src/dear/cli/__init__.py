@@ -12,7 +12,9 @@ import typer.main
 from dear import __version__
 from dear.cli import bench, compare, data, paper, report, roles, search, train, world
 from dear.cli.options import with_training
-from dear.cli.talk import Group, say
+from dear.cli.renamed import with_new_names
+from dear.cli.talk import Group, say, speaking
+from dear.entry import first_words
 from dear.errors import ConfigError, DearError
 
 
@@ -25,7 +27,7 @@ class _Verbs(Group):
             if equals and not value.strip():
                 what = name if name.startswith("-") else "An argument"
                 raise ConfigError(f"{what} is empty: give a value, or leave it out.")
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, with_new_names(self, args))
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -87,6 +89,11 @@ def main() -> None:
     """Run the command line; an error of ours, or of the disk, is one line on stderr and exit code 2."""
     for chatter in ("Image size .* exceeds limit", "Corrupt EXIF data", "Truncated File Read"):
         warnings.filterwarnings("ignore", message=chatter)  # Pillow's; what matters of it is told by name
+    with speaking(first_words(sys.argv[1:])):
+        _run()
+
+
+def _run() -> None:
     try:
         app(prog_name="dear")
     except DearError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import Group, cell_text, say, step_bar
+from dear.cli.talk import Group, cell_text, printable, say, terminal_width
 
 if TYPE_CHECKING:
     from dear.evaluation.cells import Cell, Setting
@@ -109,7 +109,7 @@ _add("domain", "Train on one data set; test its shifted variants.")
 
 def _carry_out(cells: Sequence[Cell], setting: Setting, training: ask.Training, **how: Any) -> None:
     from dear.evaluation.grid import run_grid
-    from dear.evaluation.tables import to_markdown
+    from dear.evaluation.tables import to_text
 
     out = setting.out
     write_config = training.config_writer(out, clip=setting.clip, pretrained=setting.pretrained)
@@ -118,12 +118,6 @@ def _carry_out(cells: Sequence[Cell], setting: Setting, training: ask.Training, 
         write_config()
         say(cell_text(done, len(cells), result))
 
-    with step_bar() as show:
-
-        def on_step(metrics: dict[str, Any]) -> None:
-            write_config()
-            show(metrics)
-
-        results = run_grid(cells, setting, on_cell=tell, on_step=on_step, **how)
-    typer.echo(to_markdown(results))
+    results = run_grid(cells, setting, on_cell=tell, on_step=lambda metrics: write_config(), **how)
+    typer.echo(printable(to_text(results, width=terminal_width())))
     say(f"tables: {out / 'table.csv'}, {out / 'table.md'}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import cell_text, say, step_bar
+from dear.cli.talk import cell_text, say
 from dear.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -86,13 +86,7 @@ def _carry_out(training: ask.Training, out: Path, data: list[str] | None, clip: 
         write_config()
         say(cell_text(done, total, result))
 
-    with step_bar() as show:
-
-        def on_step(metrics: dict[str, Any]) -> None:
-            write_config()
-            show(metrics)
-
-        found = compare(data, clip, out=out, on_cell=tell, on_step=on_step, **how)
+    found = compare(data, clip, out=out, on_cell=tell, on_step=lambda metrics: write_config(), **how)
     for row, why in sorted(found.refused.items()):
         say(f"{' '.join(filter(None, row))} could not be run: {why}")
     typer.echo(verdict(found))

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from dear.cli.talk import Group, columns, progress_bar, say
-from dear.errors import ConfigError
+from dear.errors import ConfigError, DataError, did_you_mean
+
+LIST = " See 'dear data list'."
 
 app = typer.Typer(help="List and verify data sets.", cls=Group)
 list_app = typer.Typer(help="List methods, their settings, and backbones.", cls=Group)
@@ -26,18 +28,51 @@ Quick = Annotated[bool, typer.Option("--quick", help="Only read the lists; do no
 
 
 @app.command("list")
-def list_datasets(root: Root = Path("data")) -> None:
-    """List every data set that has a name, and which of the paper's are present below --data-root."""
+def list_datasets(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Name of a data set, for its page, license and layout.")
+    ] = None,
+    root: Root = Path("data"),
+) -> None:
+    """List every data set that has a name, and which of the paper's are present; everything about one, if named."""
     from dear.data.catalog import declarations
     from dear.data.check import is_present
     from dear.world.catalog import DATASETS
 
+    if name is not None:
+        typer.echo(columns(_about_data(name, root)))
+        return
     rows = [
         (one.name, "yes" if is_present(one, root) else "no", f"{one.classes} classes", one.title)
         for one in declarations().values()
     ]
     rows += [(w.name, "yes", f"{len(w.classes)} classes", f"stands for {w.stands_for}") for w in DATASETS.values()]
     typer.echo(columns([("data set", "present", "size", "what"), *rows]))
+
+
+def _about_data(name: str, root: Path) -> list[tuple[str, ...]]:
+    """A data set's page, license and layout, one line each."""
+    from dear.data.catalog import declarations
+    from dear.data.check import is_present
+    from dear.datasets import dataset_names
+    from dear.world.catalog import DATASETS
+
+    if (drawn := DATASETS.get(name)) is not None:
+        what = f"{len(drawn.classes)} classes, drawn when they are read; stands for {drawn.stands_for}"
+        return [("data set", name), ("what", what), ("license", "as this package"), ("get", "nothing to get")]
+    if (one := declarations().get(name)) is None:
+        raise DataError(f"No data set is called {name!r}.{did_you_mean(name, dataset_names()) or LIST}")
+    counts = f"{one.train:,} train, {one.val:,} val, {one.test:,} test"
+    return [
+        ("data set", one.name),
+        ("what", f"{one.title}: {one.classes} classes, {counts} images"),
+        ("page", one.url or "-"),
+        ("license", one.licence),
+        ("cite", one.citation),
+        ("get", one.get),
+        *[("layout" if place == 0 else "", f"{root / part}") for place, part in enumerate(one.files())],
+        ("present", "yes" if is_present(one, root) else f"no, not below {root}"),
+    ]
 
 
 @app.command("check")
@@ -133,7 +168,7 @@ def old_list(
 ) -> None:
     """List data sets: the former name of 'dear data list'."""
     say("note: 'dear ls datasets' is now called 'dear data list'.")
-    list_datasets(root)
+    list_datasets(None, root)
 
 
 @old_check_app.command("data", hidden=True)

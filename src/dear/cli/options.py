@@ -80,6 +80,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per im
 Resume = Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Discard the folder's contents and start over.")]
 Jobs = Annotated[int, typer.Option(metavar="N", min=1, max=256, help="Number of cells to run in parallel.")]
+Decay = Annotated[float | None, typer.Option(metavar="RATE", min=0, help="Weight decay; by default the recipe's.")]
+Warmup = Annotated[
+    int | None, typer.Option(metavar="N", min=0, help="Number of warm-up epochs; by default the recipe's.")
+]
 Seeds = Annotated[str, typer.Option(metavar="N,N", help="Random seeds, comma-separated.")]
 
 
@@ -122,6 +126,8 @@ def training(
         int | None, typer.Option(metavar="N", min=1, help="Batch size; by default the recipe's.")
     ] = None,
     lr: Annotated[float | None, typer.Option(metavar="RATE", help="Learning rate; by default the recipe's.")] = None,
+    decay: Decay = None,
+    warmup_epochs: Warmup = None,
     micro_batch: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Maximum images per forward pass, to save memory; same result."),
@@ -161,6 +167,7 @@ def training(
     if cache is not None and no_cache:
         raise ConfigError("--cache names a folder and --no-cache wants none: choose one of them.")
     told: dict[str, Any] = {"precision": precision, "micro_batch": micro_batch, "class_chunk": class_chunk}
+    told |= {"decay": decay, "warmup_epochs": warmup_epochs}
     settings = TrainSettings(epochs=epochs, batch_size=batch_size, lr=lr, **told)
     return Training(recipe, settings, cached_views, cache, no_cache, workers, local_device(device), threads)
 

@@ -21,6 +21,13 @@ Methods = Annotated[
     ),
 ]
 
+Only = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PART,PART", help="Tables and figures to make, such as table-2,figure-4; by default all, see --plan."
+    ),
+]
+
 
 def paper(
     out: Annotated[
@@ -46,6 +53,7 @@ def paper(
     ] = 1000,
     training: ask.Training,
     jobs: ask.Jobs = 2,
+    only: Only = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Show what is available, missing and finished, then exit.")
     ] = False,
@@ -66,6 +74,7 @@ def paper(
         methods=_methods(methods),
         seeds=ask.whole_numbers(seeds, "--seeds", least=0),
         few_shots=tuple(sorted(ask.whole_numbers(shots, "--shots", least=1))),
+        only=tuple(ask.split(only)) if only is not None else None,
         recipe=training.recipe,
         train=training.settings,
         cached_views=usual[2] if training.cached_views is None else training.cached_views,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import columns, printable, say, step_bar
+from dear.cli.talk import columns, printable, say
 from dear.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ def quickstart(
         raise ConfigError(f"{out} holds something else: choose another folder with --out.")
     clip = load_clip("world")
     say(f"training on {len(job.class_names)} classes of {dataset.name}, 16 images per class …")
-    with step_bar() as show:
-        model, _ = run_job(job, clip, out, overwrite=True, workers=workers, on_step=show)
+    model, _ = run_job(job, clip, out, overwrite=True, workers=workers)
     say("testing …")
     _tell(write_report(out, model=model, workers=workers))
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import Group, progress_bar, say, stage_bar
+from dear.cli.talk import Group, say
 from dear.errors import ConfigError
 
 app = typer.Typer(help="What attention heads do: discover, show, compare and test their roles.", cls=Group)
@@ -54,6 +54,7 @@ def discover(
         str, typer.Option(metavar="prototypes|clusters", help="What stands for a concept.")
     ] = "prototypes",
     device: ask.Device = None,
+    threads: ask.Threads = None,
     resume: ask.Resume = False,
     overwrite: ask.Overwrite = False,
 ) -> None:
@@ -62,26 +63,25 @@ def discover(
     from dear.roles.concepts import ClusterSettings
     from dear.roles.discover import DiscoverySettings
 
+    ask.use_threads(threads)
     clustering: dict[str, Any] = {"centroids": centroids}
     told: dict[str, Any] = {"rule": rule, "sentence_model": sentence_model}
     settings = DiscoverySettings(
         **told, phrases=phrases, first_layer=first_layer, clustering=ClusterSettings(**clustering)
     )
     how: dict[str, Any] = {"data_root": data_root, "device": device, "resume": resume, "overwrite": overwrite}
-    with stage_bar() as show:
-        found = discover_and_write(
-            clip,
-            images,
-            settings,
-            out=out,
-            pool=pool,
-            pretrained=pretrained,
-            max_images=max_images,
-            examples=examples,
-            progress=show,
-            say=say,
-            **how,
-        )
+    found = discover_and_write(
+        clip,
+        images,
+        settings,
+        out=out,
+        pool=pool,
+        pretrained=pretrained,
+        max_images=max_images,
+        examples=examples,
+        say=say,
+        **how,
+    )
     typer.echo(found.summary)
 
 
@@ -129,6 +129,7 @@ def ablate(
         int, typer.Option(metavar="N", min=1, help="Number of random groups of heads to compare with.")
     ] = 20,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the tables as Markdown.")] = None,
+    threads: ask.Threads = None,
 ) -> None:
     """Mean-ablate heads and layers, and print how much zero-shot accuracy each costs."""
     from dear.backbone.load import load_clip
@@ -140,13 +141,13 @@ def ablate(
 
     if template.count("{}") != 1:
         raise ConfigError(f"The template {template!r} must hold '{{}}' exactly once, where the class name goes.")
+    ask.use_threads(threads)
     role_map = _map(roles)
     image_list, tasks = tasks_from(images, template, max_images)
     backbone = load_clip(clip, pretrained)
     check_fits(backbone, role_map)
-    with progress_bar("reading images", len(image_list)) as advance:
-        groups = image_batches(image_list, backbone.preprocess_eval, size=64)
-        terms, read = collect_terms(backbone, groups, progress=advance)
+    groups = image_batches(image_list, backbone.preprocess_eval, size=64)
+    terms, read = collect_terms(backbone, groups)
     report = ablation_markdown(measure(backbone, role_map, terms, [task.only(read) for task in tasks], draws=draws))
     typer.echo(report)
     if out is not None:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from typer.core import TyperGroup
 
+from dear.bars import Above, Bars, Lines, is_terminal
+from dear.errors import typed
 from dear.files import shown
+from dear.progress import duration, heard_by, stage, time_left
 
 if TYPE_CHECKING:
     from dear.evaluation.results import CellResult
-
-FACTS = ("step", "steps", "epoch", "lr", "skipped", "images_per_second", "problems")
-"""Metrics of a step that are no loss terms."""
-WEIGHT = "weight_"
-MOST_TERMS = 3
 
 
 def say(remark: str) -> None:
@@ -37,6 +36,11 @@ def json_line(row: Any) -> str:
     return line if printable(line) == line else json.dumps(row)
 
 
+def terminal_width() -> int:
+    """Columns to print tables in: those of the terminal, 80 elsewhere."""
+    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
+
+
 def columns(rows: Sequence[tuple[str, ...]]) -> str:
     """Rows as aligned text."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -45,68 +49,79 @@ def columns(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 @contextmanager
-def stage_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """Bars on a terminal, nothing elsewhere; call with the name of a stage, the number done and the number of all."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*parts, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        tasks: dict[str, Any] = {}
-
-        def show(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total or None)
-            bar.update(tasks[stage], completed=done)
-
-        yield show
-
-
-@contextmanager
 def progress_bar(what: str, total: int = 0) -> Iterator[Callable[..., None]]:
-    """A bar on a terminal, nothing elsewhere; call with the number done so far, and the number of all if it is news."""
-    with stage_bar() as show:
-        yield lambda done, of=None: show(what, done, of or total)
+    """A stage for work that opens none itself; call with the number done, and the number of all if it is news."""
+    with stage(what, total) as advance:
+        yield lambda done, of=None: advance(done, total=of or total)
 
 
 @contextmanager
-def step_bar() -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A bar for training: steps, time left, loss terms, a learned weight, images per second."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def speaking(words: str) -> Iterator[None]:
+    """Speak to someone at a command line: hints as options, bars on a terminal, a line now and then elsewhere.
 
-    parts = (MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*parts, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("reading images", total=None)
+    The bars are drawn on stderr and make room for everything that is printed; `words` are shown until there is more.
+    """
+    out, err = sys.stdout, sys.stderr
+    drawn: Lines | Bars = Bars(err, words) if is_terminal(err) else Lines()
+    if isinstance(drawn, Bars):
+        sys.stderr = cast(TextIO, Above(err, drawn))
+        sys.stdout = cast(TextIO, Above(out, drawn)) if out.isatty() else out
+    try:
+        with typed(), heard_by(drawn):
+            yield
+    finally:
+        drawn.close()
+        sys.stdout, sys.stderr = out, err
 
-        def show(metrics: dict[str, Any]) -> None:
-            bar.update(task, completed=metrics["step"], total=metrics["steps"], description=step_text(metrics))
 
-        yield show
-
-
-def step_text(metrics: dict[str, Any]) -> str:
-    """A step in words: `total` first, then a few other loss terms and one weight, by the names they have."""
-    numbers = {name: value for name, value in metrics.items() if name not in FACTS and isinstance(value, int | float)}
-    terms = [name for name in numbers if name != "total" and not name.startswith(WEIGHT)][:MOST_TERMS]
-    weights = [name for name in numbers if name.startswith(WEIGHT)][:1]
-    named = [*(["total"] if "total" in numbers else []), *terms, *weights]
-    told = [f"{name} {numbers[name]:.3f}" for name in named]
-    return " ".join([f"epoch {metrics['epoch']}", *told, f"{metrics['images_per_second']:.0f} images/s"])
+def left_text(seconds: float | None) -> str:
+    """Time left behind a comma, or nothing."""
+    return "" if seconds is None else f", {duration(seconds)} left"
 
 
 def cell_text(done: int, total: int, result: CellResult) -> str:
-    """A cell that is done, in words; what could not be read is a second line."""
+    """A cell that is done, in words, with the time left if it is known; what could not be read is a second line."""
     scores = ", ".join(f"{s.data} {s.half} {result.reading(s):.1f}" for s in result.scores[:3])
     name = f"{result.method} {result.variant}".strip()
-    text = f"[{done}/{total}] {name}, {result.data}, seed {result.seed}, {result.shots} shots: {scores}"
+    left = left_text(time_left()) if done < total else ""
+    text = f"[{done}/{total}{left}] {name}, {result.data}, seed {result.seed}, {result.shots} shots: {scores}"
     problems = [problem for one in result.scores for problem in one.problems]
     return f"{text}\n  {len(problems)} test image(s) count as wrong, the first: {problems[0]}" if problems else text
 
 
 class Group(TyperGroup):
-    """A group of commands; alone it prints its help."""
+    """A group of commands; alone it prints its help. Its help pages say what is typed, and nothing of types."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        for command in (self, *self.commands.values()):
+            _plain_help(command)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """As usual, with what was added since: the options for completion."""
+        for one in self.params:
+            one.metavar = "" if getattr(one, "is_flag", False) else one.metavar
+        super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Without a command, as if --help had been typed."""
         return super().parse_args(ctx, args if args or ctx.resilient_parsing else ["--help"])
+
+
+def _plain_help(command: Any) -> None:
+    """Flags take no value, so help shows none; arguments have their names, in brackets if they may be left out."""
+
+    def without_value(flag: Any) -> Any:
+        if flag is not None:
+            flag.metavar = ""
+        return flag
+
+    for one in command.params:
+        if getattr(one, "is_flag", False):
+            without_value(one)
+        elif one.param_type_name == "argument":
+            name = (one.metavar or one.name.upper()).strip("[]")
+            usage = name if one.required else f"[{name}]"
+            one.metavar, one.get_usage_pieces, one.display_type_rich = name, lambda ctx, u=usage: [u], lambda ctx: None
+    help_option = command.get_help_option
+    command.get_help_option = lambda ctx: without_value(help_option(ctx))

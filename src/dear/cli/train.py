@@ -10,7 +10,7 @@ import typer
 
 from dear.cli import options as ask
 from dear.cli.results import scores_json, tell_scores, tell_trained
-from dear.cli.talk import json_line, printable, progress_bar, say, step_bar
+from dear.cli.talk import json_line, printable, say
 from dear.errors import ConfigError, ImageError
 
 if TYPE_CHECKING:
@@ -81,15 +81,13 @@ def _train(job: Job, clip: FrozenClip, out: Path, training: ask.Training, how: d
         say(f"note: {len(few)} class(es) have fewer than {job.shots} images, such as {few[0]!r}: all of them are used.")
     write_config = training.config_writer(out, clip=clip.name, pretrained=clip.pretrained)
     problems: dict[str, None] = {}
-    with step_bar() as show:
 
-        def on_step(metrics: dict[str, Any]) -> None:
-            if not how["overwrite"]:  # the old run stays as it is until the new one is whole
-                write_config()
-            problems.update(dict.fromkeys(metrics["problems"]))
-            show(metrics)
+    def on_step(metrics: dict[str, Any]) -> None:
+        if not how["overwrite"]:  # the old run stays as it is until the new one is whole
+            write_config()
+        problems.update(dict.fromkeys(metrics["problems"]))
 
-        _, progress = run_job(job, clip, out, on_step=on_step, **how)
+    _, progress = run_job(job, clip, out, on_step=on_step, **how)
     write_config()
     _tell_problems(list(problems), progress.skipped, out)
     return progress.step
@@ -131,8 +129,7 @@ def evaluate(
     ask.use_threads(threads)
     how: dict[str, Any] = {"half": half, "template": template, "data_root": data_root, "cache": cache}
     how["descriptions"] = descriptions
-    with progress_bar("images") as show:
-        found = measure(run, data, batch_size=batch_size, workers=workers, device=device, progress=show, **how)
+    found = measure(run, data, batch_size=batch_size, workers=workers, device=device, **how)
     for problem in found.problems.values():
         say(f"counted as wrong: {problem}")
     if as_json:

@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dear.cli import options as ask
 from dear.cli.talk import Group
 from dear.errors import ConfigError
+from dear.progress import stage
 
 app = typer.Typer(help="The embedded world: a small visual world and a small CLIP trained on it.", cls=Group)
 
 
 @app.command()
 def pretrain(
-    out: Annotated[Path, typer.Option(help="Folder for log, checkpoint and the finished CLIP.")],
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    steps: Annotated[int | None, typer.Option(help="Number of steps of the whole schedule.")] = None,
-    stop_after: Annotated[int | None, typer.Option(help="Stop after this step of the schedule.")] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for log, checkpoint and the finished CLIP.")],
+    seed: Annotated[int, typer.Option(metavar="N", help="Random seed.")] = 0,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Number of steps of the whole schedule.")] = None,
+    stop_after: Annotated[int | None, typer.Option(metavar="N", help="Stop after this step of the schedule.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
-    checkpoint_every: Annotated[int, typer.Option(help="Number of steps between checkpoints.")] = 100,
+    checkpoint_every: Annotated[int, typer.Option(metavar="N", help="Number of steps between checkpoints.")] = 100,
+    threads: ask.Threads = None,
 ) -> None:
     """Train the world's CLIP from scratch on the CPU (less than two hours on two cores)."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from dear.world.pretrain import Settings
     from dear.world.pretrain import pretrain as run
 
+    ask.use_threads(threads)
     if steps is not None and steps < 1:
         raise ConfigError(f"--steps is {steps}, but a schedule has at least one step.")
     settings = Settings(seed=seed) if steps is None else Settings(seed=seed, steps=steps)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("starting", total=min(settings.steps, stop_after or settings.steps))
+    with stage("pre-training", min(settings.steps, stop_after or settings.steps), done=None) as advance:
 
         def show(step: int, metrics: dict[str, float]) -> None:
-            bar.update(task, completed=step, description=f"loss {metrics['loss']:.3f} clip {metrics['clip']:.3f}")
+            advance(step, {**metrics, "total": metrics["loss"]})
 
         done = run(out, settings, resume=resume, stop_after=stop_after, checkpoint_every=checkpoint_every, on_step=show)
     finished = done == settings.steps
@@ -50,11 +48,14 @@ def pretrain(
 
 @app.command()
 def preview(
-    out: Annotated[Path, typer.Option(help="PNG file to write.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="PNG file to write.")],
     what: Annotated[
-        str, typer.Option(help="What to draw: color, shape, texture, object, location, styles, scenes, or a data set.")
+        str,
+        typer.Option(
+            metavar="NAME", help="What to draw: color, shape, texture, object, location, styles, scenes, or a data set."
+        ),
     ] = "scenes",
-    zoom: Annotated[int, typer.Option(min=1, max=8, help="Enlargement factor.")] = 2,
+    zoom: Annotated[int, typer.Option(metavar="N", min=1, max=8, help="Enlargement factor.")] = 2,
 ) -> None:
     """Draw a contact sheet of the world."""
     from dear.world.preview import contact_sheet, write_png
@@ -66,12 +67,17 @@ def preview(
 @app.command()
 def score(
     clip: Annotated[
-        Path | None, typer.Option(help="Folder in OpenCLIP's format; by default the shipped weights.")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder in OpenCLIP's format; by default the shipped weights.")
     ] = None,
-    images: Annotated[int, typer.Option(min=1, help="Number of held-out renderings.")] = 4000,
-    per_class: Annotated[int | None, typer.Option(min=1, help="Test images per class; by default all.")] = None,
-    data: Annotated[str | None, typer.Option(help="Data sets, comma-separated; by default all.")] = None,
+    images: Annotated[int, typer.Option(metavar="N", min=1, help="Number of held-out renderings.")] = 4000,
+    per_class: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Test images per class; by default all.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="Data sets, comma-separated; by default all.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    threads: ask.Threads = None,
 ) -> None:
     """Print zero-shot accuracy by kind of feature and by data set (all classes, base half, novel half)."""
     from dear.world.clip import assets_folder, read_folder
@@ -79,6 +85,7 @@ def score(
     from dear.world.score import score as measure
     from dear.world.score import score_table
 
+    ask.use_threads(threads)
     names = data.split(",") if data else list(world_dataset_names())
     for name in names:
         load_world_dataset(name)

@@ -55,6 +55,25 @@ class Declaration(Settings):
     licence: str
     citation: str
     get: str
+    url: str = ""
+    """Its page."""
+
+    @property
+    def how_to_get(self) -> str:
+        """Where it comes from, in sentences."""
+        return f"{self.get} Its page: {self.url}" if self.url else self.get
+
+    def files(self) -> list[str]:
+        """How it lies below the data folder, one line per part."""
+        inside = {
+            "split file": [f"{self.images or '.'}/…, as the split file names them", self.split_file or ""],
+            "imagenet": [f"{self.images}/train/n01440764/….JPEG", f"{self.images}/val/n01440764/….JPEG"],
+            "imagenet folders": [f"{self.images}/n01440764/…"],
+            "imagenet numbers": [f"{self.images}/0/… to {self.images}/999/…"],
+            "aircraft": [f"{self.images}/….jpg", "variants.txt", "images_variant_{train,val,test}.txt"],
+        }[self.layout]
+        names = ["classnames.txt"] if self.layout.startswith("imagenet") else []
+        return [f"{self.folder}/{part.removeprefix('./')}" for part in (*inside, *names)]
 
 
 def declarations() -> dict[str, Declaration]:
@@ -75,7 +94,7 @@ def read_declared(one: Declaration, root: Path) -> Read:
     """Read a declared data set's lists, without opening any image."""
     folder = root / one.folder
     if not folder.is_dir():
-        raise DataError(f"{one.title} is not in {root}: {one.get} Put it in {folder}.")
+        raise DataError(f"{one.title} is not in {root}: put it in {folder}. {one.how_to_get}")
     readers: dict[str, Callable[[], Read]] = {
         "split file": lambda: read_split_file(folder / (one.split_file or ""), one.rename),
         "imagenet": lambda: read_imagenet(folder),

@@ -17,6 +17,7 @@ from torch import Tensor
 from dear.config import whole_number
 from dear.errors import ImageError
 from dear.files import MEGABYTE, NotRegularError, letters, read_regular, sha256, shown
+from dear.progress import stage
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "MPO")
@@ -162,9 +163,18 @@ class ImageBatch:
 
 
 def image_batches(
-    images: ImageList, preprocess: Callable[[Any], Tensor], *, size: int, start: int = 0, workers: int = 2
+    images: ImageList,
+    preprocess: Callable[[Any], Tensor],
+    *,
+    size: int,
+    start: int = 0,
+    workers: int = 2,
+    what: str = "reading images",
 ) -> Iterator[ImageBatch]:
-    """Batches from `start` on, their borders at multiples of `size`; the next one is read while one is used."""
+    """Batches from `start` on, their borders at multiples of `size`; the next one is read while one is used.
+
+    `what` names the work for whoever waits: a batch counts as done when the next one is asked for.
+    """
     whole_number("batch_size", size, least=1)
     whole_number("workers", workers)
 
@@ -179,7 +189,7 @@ def image_batches(
     def submit(first: int) -> list[Any]:
         return [pool.submit(read, index) for index in range(first, min(first + size, len(images)))]
 
-    with ThreadPoolExecutor(max(1, workers)) as pool:
+    with ThreadPoolExecutor(max(1, workers)) as pool, stage(what, len(images), done=start) as advance:
         upcoming = submit(start)
         for first in range(start, len(images), size):
             results = [task.result() for task in upcoming]
@@ -192,3 +202,4 @@ def image_batches(
                 images=torch.stack([tensor for _, tensor in good]) if good else None,
                 problems=tuple(str(r) for r in results if isinstance(r, ImageError)),
             )
+            advance(first + len(results))

@@ -234,7 +234,7 @@ def _text(path: Path) -> str:
     except NotRegularError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None
     except FileNotFoundError:
-        raise DataError(f"{path} is missing: see 'dear data check' for where to get it.") from None
+        raise DataError(f"{path} is missing: 'dear data list' says where each data set comes from.") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError:

@@ -19,7 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from dear.backbone.clip import content_hash
-from dear.errors import CheckpointError
+from dear.errors import CheckpointError, option
 from dear.files import sha256, write_atomic
 from dear.loading import restore
 from dear.methods.base import Method
@@ -90,7 +90,7 @@ def write_checkpoint(
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be written ({error.strerror or error}); the one before it is whole: "
-            f"fix that and resume with --resume."
+            f"fix that and resume with {option(resume=True)}."
         ) from error
 
 
@@ -98,7 +98,9 @@ def read_checkpoint(
     path: Path, method: Method, optimiser: torch.optim.Optimizer, *, owner: str = ""
 ) -> tuple[Progress, dict[str, Tensor]]:
     """Put a checkpoint's content into method and optimiser; returns the progress and the running average."""
-    damaged = CheckpointError(f"{path} is damaged or not a checkpoint of this method: start over with --overwrite.")
+    damaged = CheckpointError(
+        f"{path} is damaged or not a checkpoint of this method: start over with {option(overwrite=True)}."
+    )
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -115,7 +117,7 @@ def read_checkpoint(
         raise damaged
     if owner and written_by and owner != written_by:
         raise CheckpointError(
-            f"{path} belongs to another run, with other settings or images: start over with --overwrite."
+            f"{path} belongs to another run, with other settings or images: start over with {option(overwrite=True)}."
         )
     try:
         named = tensors if form == FORMAT else _renamed(tensors)

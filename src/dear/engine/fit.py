@@ -17,11 +17,12 @@ from dear.engine.loop import Metrics
 from dear.engine.ranks import local_device
 from dear.engine.run import run_job
 from dear.engine.settings import TrainSettings
-from dear.errors import ConfigError
+from dear.errors import ConfigError, option
 from dear.files import as_folder
 from dear.folders import check_ours
 from dear.methods.recipe import RecipeName
 from dear.model import Model
+from dear.progress import checked, heard_by
 
 WORLD = "world"
 
@@ -48,6 +49,7 @@ def fit(
     resume: bool = False,
     overwrite: bool = False,
     on_step: Callable[[Metrics], None] | None = None,
+    progress: bool | Callable[[str, int, int], None] | None = None,
     **config: Any,
 ) -> Model:
     """Adapt a CLIP to a data set and return the model, ready for `model.predict(paths)`.
@@ -73,22 +75,36 @@ def fit(
         resume: resume an interrupted run in `out`.
         overwrite: start over, and replace the run in `out` when the new one is whole.
         on_step: called with every step's metrics.
+        progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
         **config: the method's own, such as roles="ROLES", mask="all_mixed", beta=0.9.
     """
-    _check_types(train, on_step)
+    _check_types(train, on_step, progress)
     dataset = with_descriptions(opened(data, data_root, template), descriptions)
     how: dict[str, Any] = {"method": method, "config": config, "train": train or TrainSettings(), "recipe": recipe}
     job = make_job(dataset, shots=shots, seed=seed, half=half, cached_views=cached_views, **how)
-    folder, kept = (as_folder(one) if one is not None else None for one in (out, cache))
+    kept = as_folder(cache) if cache is not None else None
+    folder = _folder(out, resume=resume, overwrite=overwrite)
+    how = {"resume": resume, "overwrite": overwrite, "cache": kept, "workers": workers, "on_step": on_step}
+    with heard_by(progress):
+        return run_job(job, _load(dataset, clip, pretrained, device), folder, **how)[0]
+
+
+def _folder(out: str | Path | None, *, resume: bool, overwrite: bool) -> Path | None:
+    """The run's folder, if it can be used."""
+    folder = as_folder(out) if out is not None else None
     if folder is not None:
         check_ours(folder, "run", resume=resume, overwrite=overwrite)
-    if not isinstance(clip, FrozenClip):
-        clip = load_clip(*clip_for(dataset, clip, pretrained), local_device(device))
-    how = {"resume": resume, "overwrite": overwrite, "cache": kept, "workers": workers, "on_step": on_step}
-    return run_job(job, clip, folder, **how)[0]
+    return folder
 
 
-def _check_types(train: object, on_step: object) -> None:
+def _load(dataset: Dataset, clip: str | FrozenClip | None, pretrained: str | None, device: str | None) -> FrozenClip:
+    if isinstance(clip, FrozenClip):
+        return clip
+    return load_clip(*clip_for(dataset, clip, pretrained), local_device(device))
+
+
+def _check_types(train: object, on_step: object, progress: object) -> None:
+    checked(progress)
     if train is not None and not isinstance(train, TrainSettings):
         raise ConfigError(f"train is of type {type(train).__name__}: give dear.TrainSettings(epochs=…, …).")
     if on_step is not None and not callable(on_step):
@@ -100,11 +116,10 @@ def clip_for(data: str | Path | Dataset, clip: str | None, pretrained: str | Non
     if clip is not None:
         return clip, pretrained
     if pretrained is not None:
-        raise ConfigError(f"The weights {pretrained!r} need a backbone: name it with --clip (clip=…).")
+        raise ConfigError(f"The weights {pretrained!r} need a backbone: name it with {option(clip='NAME')}.")
     if is_world(data):
         return WORLD, None
     name = data.name if isinstance(data, Dataset) else Path(data).name
     raise ConfigError(
-        f"{name} needs a CLIP that knows photographs: add --clip ViT-B-16-quickgelu --pretrained openai "
-        f"(clip=…, pretrained=…)."
+        f"{name} needs a CLIP that knows photographs: add {option(clip='ViT-B-16-quickgelu', pretrained='openai')}."
     )

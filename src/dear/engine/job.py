@@ -174,9 +174,15 @@ def fingerprint(description: Mapping[str, Any], *, images: bool = True) -> str:
     left_out = {"recipe"} if images else {"recipe", "images_sha256"}
     counted = {name: value for name, value in description.items() if name not in left_out}
     counted["train"] = _told(counted["train"], Recipe())
-    if counted["method"] in list_methods():
-        counted["settings"] = _told(counted["settings"], get_method(counted["method"]).Config())
+    counted["settings"] = told_settings(counted)
     return sha256(json.dumps({**counted, "backbone": backbone}, sort_keys=True).encode())
+
+
+def told_settings(description: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a described job that are not the method's defaults; all of them if it is not known here."""
+    known = description["method"] in list_methods()
+    settings: dict[str, Any] = description["settings"]
+    return _told(settings, get_method(description["method"]).Config()) if known else settings
 
 
 def _told(values: Mapping[str, Any], usual: Settings) -> dict[str, Any]:

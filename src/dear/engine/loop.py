@@ -19,7 +19,7 @@ from dear.engine.gradients import Grads, Share, share_of_step
 from dear.engine.optim import Average, Best, epoch_weights, make_optimiser, rate, total_steps
 from dear.engine.ranks import Ranks
 from dear.engine.settings import TrainSettings
-from dear.errors import ConfigError, DataError, TrainingError
+from dear.errors import ConfigError, DataError, TrainingError, option
 from dear.loading import restore
 from dear.methods.base import Method
 from dear.methods.recipe import Recipe
@@ -142,13 +142,13 @@ def _stop_if_data_is_gone(lost: int, count: int, epoch: int, problems: Sequence[
     if lost >= count:
         raise DataError(
             f"None of the {count} training images could be read in epoch {epoch + 1}; the last: {problems[-1]} "
-            f"Put the images back and resume with --resume."
+            f"Put the images back and resume with {option(resume=True)}."
         )
 
 
 def check_whole_batch(method: Method, micro_batch: int | None, processes: int) -> None:
     """Refuse to cut a batch whose images the loss, or a rewritten buffer, couples."""
-    cut = "--micro-batch" if micro_batch else "several processes" if processes > 1 else ""
+    cut = option(micro_batch=micro_batch) if micro_batch else "several processes" if processes > 1 else ""
     couples = method.needs_whole_batch or (micro_batch and method.needs.views > 1)
     if cut and couples:
         raise ConfigError(f"{method.name} needs the whole batch at once: train it without {cut}.")

@@ -29,11 +29,12 @@ from dear.engine.loop import Metrics, check_whole_batch, train
 from dear.engine.old_runs import RunRecord, from_format_1
 from dear.engine.ranks import Ranks, join
 from dear.engine.states import cached_views, drawn_images, fixed_views, held_images
-from dear.errors import ArtefactError, ConfigError, DataError, DearError, TrainingError
+from dear.errors import ArtefactError, ConfigError, DataError, DearError, TrainingError, option
 from dear.files import read_regular, sync_folder, write_atomic
 from dear.folders import LOCK, MARKER, check_ours, held, remove_leftovers, remove_ours
 from dear.methods.base import Draw
 from dear.model import Model
+from dear.progress import stage
 
 RUN, SHOTS, METRICS, CHECKPOINT = "run.json", "shots.json", "metrics.jsonl", "checkpoint.safetensors"
 NEXT, MOVING = ".next", ".moving"
@@ -63,7 +64,7 @@ def run_job(
     """
     whole_number("workers", workers)
     if job.cached_views and cache is None:
-        raise ConfigError("Cached views need a folder: give cache=FOLDER or --cache FOLDER.")
+        raise ConfigError(f"Cached views need a folder: give {option(cache='FOLDER')}.")
     refuse_inside(job.dataset, folder, cache)
     model, ranks = job.build(clip), join(clip.device)
     if job.half != "all":  # the other half will be tested: what cannot be a prompt is found before training
@@ -218,25 +219,27 @@ def _train(
         one_class=recipe.one_class,
     )
     log = StepLog(folder / METRICS, resuming) if folder and ranks.is_first else None
+    with stage("training", done=None) as advance:
 
-    def tell(metrics: Metrics) -> None:
-        for listener in (log, on_step):
-            if listener:
-                listener(metrics)
+        def tell(metrics: Metrics) -> None:
+            for listener in (log, on_step):
+                if listener:
+                    listener(metrics)
+            advance(metrics["step"], metrics, total=metrics["steps"])
 
-    return train(
-        model,
-        feed,
-        recipe,
-        job.train,
-        shots=job.shots,
-        seed=job.seed,
-        checkpoint=folder / CHECKPOINT if folder else None,
-        owner=fingerprint(describe(job, model)),
-        resume=resuming,
-        judge=judge,
-        on_step=tell,
-    )
+        return train(
+            model,
+            feed,
+            recipe,
+            job.train,
+            shots=job.shots,
+            seed=job.seed,
+            checkpoint=folder / CHECKPOINT if folder else None,
+            owner=fingerprint(describe(job, model)),
+            resume=resuming,
+            judge=judge,
+            on_step=tell,
+        )
 
 
 def _begin(work: Path, job: Job, model: Model, folder: Path, *, resume: bool, overwrite: bool) -> None:
@@ -278,11 +281,11 @@ def _check_same(folder: Path, description: Mapping[str, Any]) -> None:
     if differing == ["images_sha256"]:
         raise ConfigError(
             f"{folder} was begun with other training images under the same names: put those back, or start over with "
-            f"--overwrite."
+            f"{option(overwrite=True)}."
         )
     raise ConfigError(
         f"{folder} was begun with other settings ({', '.join(differing)}): resume with the same ones, "
-        f"or start over with --overwrite."
+        f"or start over with {option(overwrite=True)}."
     )
 
 
@@ -304,10 +307,11 @@ def _one_sentence(path: Path) -> Iterator[None]:
             raise
         raise TrainingError(
             f"{path} cannot be written ({error.strerror or error}); what was written before is whole: "
-            f"fix that and resume with --resume."
+            f"fix that and resume with {option(resume=True)}."
         ) from error
     except ArtefactError as error:
-        raise TrainingError(f"{error} The checkpoint is whole: fix that and resume with --resume.") from error
+        told = f"{error} The checkpoint is whole: fix that and resume with {option(resume=True)}."
+        raise TrainingError(told) from error
 
 
 def read_run(folder: Path) -> dict[str, Any]:

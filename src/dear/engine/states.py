@@ -32,6 +32,7 @@ from dear.model import Model
 
 BATCH = 64  # images at once through the frozen layers
 EVALUATION = "evaluation"
+READING, TESTING, CACHING = "reading images", "testing", "caching views"
 Progressed = Callable[[int], None]
 
 
@@ -122,9 +123,10 @@ def evaluation_states(
 
     They are those that the method reads of test images, or `names`.
     """
+    what = READING if names is not None else TESTING
     names = model.names() if names is None else names
     if cache is None:
-        yield from _live(model, dataset, items, batch_size, workers, problems, progress, names)
+        yield from _live(model, dataset, items, batch_size, workers, problems, progress, names, what)
         return
     keys = [row_key(dataset, item) for item in items]
     preprocess = model.clip.preprocess_eval
@@ -136,7 +138,7 @@ def evaluation_states(
     with Stores(cache, model, names, EVALUATION) as stores:
         chosen = [index for index, key in enumerate(keys) if key not in stores]
         listed = dataset.images([items[i] for i in chosen])
-        found = _fill(stores, listed, preprocess, compute, [keys[i] for i in chosen], workers, progress)
+        found = _fill(stores, listed, preprocess, compute, [keys[i] for i in chosen], workers, what, progress)
         problems |= {chosen[index]: problem for index, problem in found.items()}
         good = [index for index in range(len(items)) if index not in problems]
         for first in range(0, len(good), batch_size):
@@ -166,8 +168,10 @@ def _live(
     problems: dict[int, str],
     progress: Progressed | None,
     names: Sequence[str],
+    what: str,
 ) -> Iterator[StateBatch]:
-    for part in image_batches(dataset.images(items), model.clip.preprocess_eval, size=batch_size, workers=workers):
+    how: dict[str, Any] = {"size": batch_size, "workers": workers, "what": what}
+    for part in image_batches(dataset.images(items), model.clip.preprocess_eval, **how):
         bad = [index for index in range(part.start, part.stop) if index not in part.indices]
         problems |= dict(zip(bad, part.problems, strict=True))
         if part.images is not None:
@@ -183,11 +187,12 @@ def _fill(
     compute: Callable[[Any], States],
     keys: Sequence[str],
     workers: int,
+    what: str,
     progress: Progressed | None = None,
 ) -> dict[int, str]:
     """Compute and keep the rows of images; return what could not be read, by index."""
     problems: dict[int, str] = {}
-    for part in image_batches(images, preprocess, size=BATCH, workers=workers):
+    for part in image_batches(images, preprocess, size=BATCH, workers=workers, what=what):
         bad = [index for index in range(part.start, part.stop) if index not in part.indices]
         problems |= dict(zip(bad, part.problems, strict=True))
         if part.images is not None:
@@ -248,7 +253,7 @@ def cached_views(
     with Stores(cache, model, own_names, told) as stores:
         own = [place for place in wanted[ranks.rank :: ranks.world] if keys[place] not in stores]
         drawn: Any = ImageList(tuple(keys[place] for place in own), lambda position: draw(*own[position]))  # type: ignore[arg-type, return-value]
-        _fill(stores, drawn, lambda view: view, compute, [keys[place] for place in own], workers, progress)
+        _fill(stores, drawn, lambda view: view, compute, [keys[place] for place in own], workers, CACHING, progress)
     ranks.wait()
     stores, lock, per_step = Stores(cache, model, own_names, told), Lock(), model.method.needs.views
     plain = Stores(cache, model, plain_names, EVALUATION) if plain_names else None

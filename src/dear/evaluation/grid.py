@@ -25,13 +25,14 @@ from dear.data.dataset import Dataset, Item
 from dear.data.descriptions import with_descriptions
 from dear.data.splits import few_shot, labels_of
 from dear.datasets import open_dataset, refuse_inside
-from dear.engine.job import Job, describe, fingerprint, make_job, versions
+from dear.engine.job import Job, describe, fingerprint, make_job, told_settings, versions
 from dear.engine.loop import Metrics
 from dear.engine.run import CHECKPOINT, read_run, run_job
-from dear.errors import REFUSALS, ConfigError, DataError, DearError, TrainingError
+from dear.errors import REFUSALS, ConfigError, DataError, DearError, TrainingError, is_typed, option
 from dear.evaluation.cells import Cell, Setting
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.memory import watch_peak
+from dear.evaluation.pace import Pace
 from dear.evaluation.processes import begin_process
 from dear.evaluation.results import Backbone, CellResult
 from dear.evaluation.tables import to_csv, to_markdown
@@ -39,6 +40,7 @@ from dear.evaluation.tested import items_to_test
 from dear.files import sha256, write_atomic
 from dear.folders import check_ours, held, remove_leftovers, remove_ours
 from dear.model import Model
+from dear.progress import stage
 
 CELLS, RUNS, OLD = "cells", "runs", ".old"
 OURS = ("table.csv", "table.md", CELLS, RUNS)
@@ -81,25 +83,36 @@ def _run_and_write(
 ) -> list[CellResult]:
     """Run the cells in a folder that is held, writing tables after every one."""
     results: dict[int, CellResult] = {}
+    pace, began = Pace((cell.method for cell in cells), jobs), time.time()
 
     def keep(index: int, result: CellResult) -> None:
         results[index] = result
+        new = _is_newer(setting.out / CELLS / f"{cells[index].slug}.json", began)
+        pace.add(cells[index].method, result.seconds if new else None)
+        advance(len(results), left=pace.left())
         ordered = [results[i] for i in sorted(results)]
         write_atomic(setting.out / "table.csv", to_csv(ordered).encode())
         write_atomic(setting.out / "table.md", to_markdown(ordered).encode())
         if on_cell:
             on_cell(len(results), result)
 
-    for index, run in _run_all(cells, setting, jobs, on_step):
-        try:
-            result = run()
-        except REFUSALS as error:
-            if refused is None:
-                raise
-            refused[cells[index]] = str(error)
-        else:
-            keep(index, result)
+    with stage("cells", len(cells), outer=True) as advance:
+        for index, run in _run_all(cells, setting, jobs, on_step):
+            try:
+                result = run()
+            except REFUSALS as error:
+                if refused is None:
+                    raise
+                refused[cells[index]] = str(error)
+                pace.add(cells[index].method, None)
+            else:
+                keep(index, result)
     return [results[i] for i in sorted(results)]
+
+
+def _is_newer(path: Path, than: float) -> bool:
+    """Whether a file was written since then; a file system may count in whole seconds."""
+    return path.is_file() and path.stat().st_mtime >= than - 1
 
 
 def _run_all(
@@ -123,7 +136,7 @@ def _in_processes(
     cells: Sequence[Cell], setting: Setting, jobs: int, threads: int
 ) -> Iterator[tuple[int, Callable[[], CellResult]]]:
     pool = ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), initializer=begin_process, initargs=(threads, os.getpid())
+        jobs, mp_context=get_context("spawn"), initializer=begin_process, initargs=(threads, os.getpid(), is_typed())
     )
     waiting = {pool.submit(run_cell, cell, setting): index for index, cell in enumerate(cells)}
     try:
@@ -133,7 +146,8 @@ def _in_processes(
             yield waiting[done], done.result
     except BrokenProcessPool:
         raise TrainingError(
-            "A process of the grid died, perhaps for want of memory: resume with --resume and fewer --jobs."
+            f"A process of the grid died, perhaps for want of memory: resume with {option(resume=True)}, and fewer "
+            f"cells at a time, such as {option(jobs=1)}."
         ) from None
     except KeyboardInterrupt:
         for process in active_children():
@@ -278,6 +292,8 @@ def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None]
         threads=torch.get_num_threads(),
         versions=versions(),
         backbone=Backbone(name=clip.name, pretrained=clip.pretrained, weights_sha256=clip.weights_sha256),
+        settings=told_settings(trained),
+        files=trained["files_sha256"],
         fingerprint=mark,
     )
     write_atomic(path, result.to_json().encode())

@@ -117,6 +117,10 @@ class CellResult(_Strict):
     """Threads that it was computed with on a CPU: only the same number gives the same bytes."""
     versions: dict[str, str]
     backbone: Backbone
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the method that are not its defaults."""
+    files: dict[str, Sha256] = Field(default_factory=dict)
+    """Hashes of files that are part of the method, such as its role map."""
     fingerprint: Name
 
     @model_validator(mode="after")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from dear.config import whole_number
@@ -13,12 +12,14 @@ from dear.data.descriptions import with_descriptions
 from dear.data.splits import Half
 from dear.datasets import opened
 from dear.engine.ranks import local_device
+from dear.engine.states import TESTING
 from dear.errors import ConfigError
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.tested import TestData, data_of_run
 from dear.files import as_folder
 from dear.loading import load
 from dear.model import Model
+from dear.progress import counting, heard_by
 
 
 def evaluate(
@@ -33,7 +34,7 @@ def evaluate(
     workers: int = 2,
     batch_size: int = 250,
     device: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: bool | Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Score a run on test images, by every readout of its method and beside plain CLIP.
 
@@ -51,7 +52,7 @@ def evaluate(
         workers: number of image-loading threads.
         batch_size: images per forward pass.
         device: "cpu", "cuda"; by default a GPU if there is one.
-        progress: called with the number of images that are done and the number of all images.
+        progress: True for a bar on stderr, or a function of the number of images done and the number of all.
     """
     whole_number("batch_size", batch_size, least=1)
     whole_number("workers", workers)
@@ -66,19 +67,15 @@ def evaluate(
         items = tested.items(half)
         model = load(folder, device=local_device(device))
     dataset = with_descriptions(tested.dataset, descriptions)
-    found = evaluate_items(
-        model.for_classes(dataset.classes(tested.class_names(half))),
-        dataset,
-        items,
-        half=half,
-        cache=as_folder(cache) if cache is not None else None,
-        batch_size=batch_size,
-        workers=workers,
-        beside_plain=True,
-        progress=partial(_tell, progress, len(items)) if progress else None,
-    )
+    with heard_by(counting(progress, TESTING)):
+        found = evaluate_items(
+            model.for_classes(dataset.classes(tested.class_names(half))),
+            dataset,
+            items,
+            half=half,
+            cache=as_folder(cache) if cache is not None else None,
+            batch_size=batch_size,
+            workers=workers,
+            beside_plain=True,
+        )
     return replace(found, new=tested.newness(half))
-
-
-def _tell(progress: Callable[[int, int], None], total: int, done: int) -> None:
-    progress(done, total)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import re
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -24,6 +26,8 @@ from dear.evaluation.summary import (
 )
 from dear.world.catalog import DATASETS
 
+LONGEST = 28
+"""Letters of a name in a table for a terminal."""
 NO_RESULTS = "There are no results yet: no cell of the grid is done.\n"
 
 _IDENTITY = ("protocol", "method", "variant", "data", "seed", "shots")
@@ -43,6 +47,8 @@ _EFFORT = (
     "peak_memory_mb",
     "artefact_bytes",
 )
+_MADE_OF = ("backbone", "pretrained", "weights", "role_map", "settings")
+"""What tells cells of several grids apart: hashes are shortened, settings are those that are not the defaults."""
 _MISSING = "—"
 _TITLES = {
     "base-to-novel": "Base-to-novel",
@@ -66,6 +72,7 @@ def to_csv(results: Sequence[CellResult]) -> str:
         ),
         *_EFFORT,
         *first_seen(f"weight_{name}" for cell in cells for name in cell.weights),
+        *_MADE_OF,
         "adapter_sha256",
     ]
     out = io.StringIO()
@@ -108,7 +115,15 @@ def _csv_row(cell: CellResult, further: Sequence[str]) -> dict[str, str]:
         | {f"weight_{name}": f"{weight:.4f}" for name, weight in cell.weights.items()}
         | {"seconds": f"{cell.seconds:.2f}", "peak_memory_mb": "" if memory is None else f"{memory:.2f}"}
         | {"adapter_sha256": cell.adapter_sha256 or ""}
+        | _made_of(cell)
     )
+
+
+def _made_of(cell: CellResult) -> dict[str, str]:
+    settings = json.dumps(cell.settings, sort_keys=True, ensure_ascii=False) if cell.settings else ""
+    used = cell.backbone, cell.files.get("roles.json", "")
+    hashes = used[0].weights_sha256[:12], used[1][:12]
+    return dict(zip(_MADE_OF, (used[0].name, used[0].pretrained or "", *hashes, settings), strict=True))
 
 
 def _numbers(cell: CellResult, readout: str | None = None) -> dict[str, float]:
@@ -132,6 +147,34 @@ def to_markdown(results: Sequence[CellResult]) -> str:
     if not results:
         return NO_RESULTS
     return "\n".join(_section(section, cells) for section, cells in by_section(results).items())
+
+
+def to_text(results: Sequence[CellResult], width: int = 80) -> str:
+    """The main tables for a terminal: mean ± deviation with one decimal, nothing of the paper, no notes."""
+    blocks = []
+    for section, cells in by_section(results).items():
+        summary = summarise(section, cells)
+        groups = [*summary.data, *([None] if len(summary.averaged) > 1 else [])]
+        lines = [
+            [
+                (_group_title(summary, data).strip("*") if row == summary.rows[0] else "")[:LONGEST],
+                _label(row)[:LONGEST],
+                *(_short(_entry(summary, row, data, column)) for column in summary.columns),
+            ]
+            for data in groups
+            for row in summary.rows
+        ]
+        head = ["data", "method", *(_heading(section, column) for column in summary.columns)]
+        seeds = sorted({cell.seed for cell in cells})
+        over = f"mean ± deviation over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
+        blocks.append(f"{_title(section)}, {over}\n{markdown.aligned(head, lines, words=2, width=width)}")
+    return "\n\n".join(blocks) or NO_RESULTS.strip()
+
+
+def _short(entry: str) -> str:
+    """An entry with one decimal per number, and few words."""
+    fewer = re.sub(r"\((\d+) of (\d+) sets\)", r"(\1/\2)", entry)
+    return re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.1f}", fewer)
 
 
 def _section(section: Section, cells: Sequence[CellResult]) -> str:

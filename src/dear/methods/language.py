@@ -19,7 +19,7 @@ from jinja2 import TemplateError
 from torch import Tensor, nn
 
 from dear.backbone.clip import content_hash
-from dear.errors import ConfigError
+from dear.errors import ConfigError, setting
 
 MOST_TOKENS = 128
 """Tokens of a part of the text, the first ones."""
@@ -146,7 +146,7 @@ def load_language_model(name: str) -> LanguageModel:
         told = " ".join(str(error).split())[:200]
         raise ConfigError(
             f"The language model {name!r} cannot be loaded ({told}): give a folder with config.json and safetensors, "
-            f"or a name on the hub, by --set lm=…."
+            f"or a name on the hub, as in {setting(lm='FOLDER')}."
         ) from None
     layer = model.layers[-1] if hasattr(model, "layers") else None
     fits = all(hasattr(model, part) for part in ("norm", "rotary_emb")) and hasattr(layer, "self_attn")

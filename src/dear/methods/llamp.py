@@ -22,7 +22,7 @@ from dear.backbone.layers import Layer
 from dear.backbone.rows import Rows
 from dear.config import Settings
 from dear.data.prompts import ClassList
-from dear.errors import ConfigError
+from dear.errors import ConfigError, setting
 from dear.methods.about import About
 from dear.methods.base import Batch, Method, Needs, Output, tokens_of, unit
 from dear.methods.inside import PUBLISHED_DEPTH, Dropout, LowRank, of_twelve, with_low_rank
@@ -142,7 +142,7 @@ class LLaMP(Method):
         super().__init__(clip, config, seed=seed, **saved)
         told, generator = self.config, torch.Generator().manual_seed(seed)
         if not told.lm:
-            raise ConfigError("llamp needs a language model: give a folder or a name on the hub by --set lm=….")
+            raise ConfigError(f"llamp needs a language model, a folder or a name on the hub: {setting(lm='FOLDER')}.")
         self._lm = load_language_model(told.lm)
         self._check_language_model()
         width, wide = clip.text.width, clip.vision.width

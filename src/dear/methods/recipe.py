@@ -35,7 +35,7 @@ class Recipe(Settings):
     clip_norm: float | None = Field(default=None, gt=0)
     """Largest norm of the whole gradient."""
     epochs: int = Field(default=10, ge=0)
-    """Rounds through the images; 0 for a method that needs no gradient steps."""
+    """Number of epochs; 0 for a method that needs no gradient steps."""
     steps_per_shot: int | None = Field(default=None, ge=1)
     """Number of updates per shot, in the place of epochs."""
     batch_size: int = Field(default=16, ge=1)

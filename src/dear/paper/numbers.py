@@ -117,10 +117,9 @@ def yes(holds: bool) -> str:
 
 
 def _close(one: Stat, other: Stat) -> bool:
-    """Whether two means differ by no more than a spread; without several seeds there is none."""
-    return (one.std is not None or other.std is not None) and abs(one.mean - other.mean) <= max(
-        one.std or 0.0, other.std or 0.0
-    )
+    """Whether two means are nearer than their spread; one seed has none."""
+    known = [stat.std for stat in (one, other) if stat.std is not None]
+    return bool(known) and abs(one.mean - other.mean) <= max(known)
 
 
 def does_not_follow(table: str, data: Sequence[str]) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dear.data.catalog import declarations
+from dear.errors import ConfigError, did_you_mean
 from dear.evaluation.cells import Cell, make_cells
 from dear.evaluation.published import data_sets, published_table
 from dear.evaluation.results import CellResult, Protocol
@@ -14,6 +15,8 @@ from dear.methods.registry import list_methods
 from dear.world.catalog import DATASETS
 
 SHOTS = 16
+ALSO = {"figure-5": "figure-4"}
+"""Parts of the paper that are made together with another."""
 FEW_SHOTS = (1, 2, 4, 8, 16)
 MASKS = ("all_generalization", "all_mixed")
 LOSSES: tuple[dict[str, Any], ...] = ({"lambda_reg": 0, "lambda_fusion": 0}, {"lambda_fusion": 0})
@@ -131,6 +134,15 @@ def plan_paper(sets: Sets, scale: Scale | None = None, present: Iterable[str] | 
         one("supplement-figure-2", "Supplement, Figure 2: fusion weights", adapted, none, lacks),
         one("mean-ablation", "Supplement, A.3: mean-ablation of heads and layers", (), no_source),
     )
+
+
+def chosen(experiments: Sequence[Experiment], only: Sequence[str] | None) -> tuple[Experiment, ...]:
+    """The experiments that were asked for by their keys, in the paper's order; None: all."""
+    known = [one.key for one in experiments]
+    wanted = {ALSO.get(key, key) for key in only or known}
+    for key in sorted(wanted - set(known)):
+        raise ConfigError(f"The paper has no {key!r}.{did_you_mean(key, known) or ' Known: ' + ', '.join(known) + '.'}")
+    return tuple(one for one in experiments if one.key in wanted)
 
 
 def methods_of_the_paper() -> tuple[str, ...]:

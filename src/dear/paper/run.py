@@ -16,9 +16,10 @@ from dear.backbone.load import load_clip
 from dear.data.catalog import declarations
 from dear.datasets import open_dataset
 from dear.engine.settings import TrainSettings
-from dear.errors import ConfigError, DataError, DearError, RoleMapError
+from dear.errors import ConfigError, DataError, DearError, RoleMapError, option
 from dear.evaluation.cells import Cell, Setting
 from dear.evaluation.grid import CELLS, OLD, RUNS, done_before, forget_data, run_grid
+from dear.evaluation.pace import Pace
 from dear.evaluation.results import CellResult, Protocol
 from dear.evaluation.tables import to_csv, to_markdown
 from dear.files import write_atomic
@@ -40,11 +41,13 @@ from dear.paper.plan import (
     Scale,
     Sets,
     cells_by_protocol,
+    chosen,
     identity,
     methods_of_the_paper,
     plan_paper,
     steps_of,
 )
+from dear.progress import duration, stage
 from dear.roles.rolemap import RoleMap, shipped_maps
 from dear.world.catalog import DATASETS
 
@@ -69,6 +72,8 @@ class Order:
     """Methods of Tables 2 to 4; None: all that the paper's own tables name."""
     seeds: tuple[int, ...] = (1, 2, 3)
     few_shots: tuple[int, ...] = FEW_SHOTS
+    only: tuple[str, ...] | None = None
+    """Tables and figures by their keys, such as "table-2"; None: all."""
     recipe: RecipeName = "own"
     train: TrainSettings = field(default_factory=TrainSettings)
     cached_views: int = 4
@@ -120,9 +125,8 @@ class Order:
         clip = " ".join(filter(None, (self.clip.rpartition("/")[2], self.pretrained)))
         seeds = ", ".join(map(str, self.seeds))
         alike = self.methods == ALWAYS or self.train.epochs
-        epochs = (
-            f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}" if alike else "epochs as each method's recipe says"
-        )
+        number = f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}"
+        epochs = number if alike else "epochs as each method's recipe says"
         return (
             f"Backbone {clip}; seed{'s' if len(self.seeds) > 1 else ''} {seeds}; "
             f"{SHOTS} shots unless said otherwise, {epochs}, {views}."
@@ -175,7 +179,7 @@ def survey(order: Order, find: Callable[[Order, Cell], CellResult | None] | None
         as_printed=order.methods is None,
     )
     there = [name for name in order.sets.all if name not in missing]
-    experiments = plan_paper(order.sets, scale, there)
+    experiments = chosen(plan_paper(order.sets, scale, there), order.only)
     cells = [cell for found in cells_by_protocol(experiments).values() for cell in found]
     found = {identity(cell): (find or _on_file)(order, cell) for cell in cells}
     done = {key: result for key, result in found.items() if result is not None}
@@ -205,13 +209,15 @@ def missing_sets(sets: Sets, root: Path | None) -> dict[str, str]:
         if name in DATASETS:
             continue
         if root is None:
-            raise ConfigError("The full paper reads its data sets below a folder: say which with --data-root FOLDER.")
+            raise ConfigError(
+                f"The full paper reads its data sets below a folder: name it, {option(data_root='FOLDER')}."
+            )
         one = declarations()[name]
         try:
             open_dataset(name, root)
         except DataError as error:
             there = (root / one.folder).is_dir()
-            found[name] = str(error) if there else f"{one.get} Put it in the folder {one.folder} below --data-root."
+            found[name] = str(error) if there else f"put it in {root / one.folder}. {one.how_to_get}"
     return found
 
 
@@ -223,10 +229,13 @@ def describe_plan(order: Order, looked: Survey) -> str:
         state = f"{done} of {len(one.cells)} cells done" if one.cells else "no cells of its own"
         state = f"cannot run: {one.blocked}" if one.blocked else state
         lacks = f"; without {', '.join(one.lacks)}" if one.lacks and not one.blocked else ""
-        lines.append(f"{one.title}: {state}{lacks}")
+        lines.append(f"{one.title} ({one.key}): {state}{lacks}")
     lines += [f"missing {name}: {how}" for name, how in looked.missing.items()]
     if _expected_roles(order) is None:
-        lines.append(f"missing: a role map for {order.clip}; make one with 'dear roles discover', give it as --roles")
+        lines.append(
+            f"missing: a role map for {order.clip}; make one with 'dear roles discover' and give it by "
+            f"{option(roles='MAP')}"
+        )
     return "\n".join([*lines, looked.cost.sentence()])
 
 
@@ -264,9 +273,19 @@ def _run_held(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, overw
         missing=looked.missing,
         refused=refused,
     )
-    for protocol, cells in cells_by_protocol(looked.experiments).items():
-        results += _run_protocol(order, protocol, cells, looked, say, refused)
-        write_paper(order.out, found)
+    planned = cells_by_protocol(looked.experiments)
+    waiting = [cell for cells in planned.values() for cell in cells if identity(cell) not in looked.done]
+    pace = Pace((cell.method for cell in waiting), order.jobs)
+    with stage("cells", looked.cost.cells, done=looked.cost.done, outer=True) as advance:
+
+        def tell(result: CellResult) -> float | None:
+            pace.add(result.method, result.seconds)
+            advance(looked.cost.cells - pace.waiting, left=pace.left())
+            return pace.left() if pace.waiting else None
+
+        for protocol, cells in planned.items():
+            results += _run_protocol(order, protocol, cells, looked, say, refused, tell)
+            write_paper(order.out, found)
     write_paper(order.out, _measured(order, clip, roles, found, say))
     shutil.rmtree(order.out / OLD, ignore_errors=True)
     return order.out / PAGE
@@ -286,7 +305,13 @@ def _prepare(out: Path, *, overwrite: bool) -> None:
 
 
 def _run_protocol(
-    order: Order, protocol: Protocol, cells: Sequence[Cell], looked: Survey, say: Say, refused: dict[str, str]
+    order: Order,
+    protocol: Protocol,
+    cells: Sequence[Cell],
+    looked: Survey,
+    say: Say,
+    refused: dict[str, str],
+    count: Callable[[CellResult], float | None],
 ) -> list[CellResult]:
     """What is done is there already; the rest runs, several at a time. A method that refuses is put into `refused`."""
     setting = order.setting(protocol)
@@ -296,9 +321,9 @@ def _run_protocol(
     def tell(done: int, result: CellResult) -> None:
         scores = ", ".join(f"{one.data} {one.half} {result.reading(one):.1f}" for one in result.scores[:3])
         name = f"{result.method} {result.variant}".strip()
-        say(
-            f"[{protocol} {len(before) + done}/{len(cells)}] {name}, seed {result.seed}, {result.shots} shots: {scores}"
-        )
+        left = count(result)
+        place = f"{protocol} {len(before) + done}/{len(cells)}{'' if left is None else f', {duration(left)} left'}"
+        say(f"[{place}] {name}, seed {result.seed}, {result.shots} shots: {scores}")
         if result.unreadable or result.skipped:
             say(f"  unreadable images: {result.unreadable} in tests, counted as wrong; {result.skipped} in training")
 
@@ -343,7 +368,7 @@ def _gallery(order: Order) -> Gallery:
 
 
 def _on_file(order: Order, cell: Cell) -> CellResult | None:
-    """A cell's result if its file seems to be of the same setting; without loading the backbone one cannot be sure."""
+    """A cell's result if its file seems to be of the same setting; only loading the backbone would make it sure."""
     path = order.setting(cell.protocol).out / CELLS / f"{cell.slug}.json"
     try:
         found = CellResult.from_json(documents.read_text(path, error=DataError), where=str(path))

@@ -351,6 +351,5 @@ def finished_part(
 ) -> Part:
     """A part with its sentences (empty ones left out) and what is missing in it."""
     told = tuple(sentence for sentence in says if sentence)
-    return Part(
-        experiment.key, experiment.title, tuple(tables), says=told, notes=(*notes, *state_notes(experiment, results))
-    )
+    notes = (*notes, *state_notes(experiment, results))
+    return Part(experiment.key, experiment.title, tuple(tables), says=told, notes=notes)

@@ -13,19 +13,17 @@ from dear.data.images import ImageList
 from dear.engine.ranks import local_device
 from dear.files import as_folder
 from dear.folders import check_ours, held, remove_ours
+from dear.progress import checked, heard_by
 from dear.reports.discovery import write_discovery
 from dear.roles.concepts import DEFAULT_SENTENCE_MODEL, ClusterSettings, load_encoder
-from dear.roles.discover import Discovery, DiscoverySettings, discover, first_examined_layer
-from dear.roles.examples import Examples, head_examples
+from dear.roles.discover import DiscoverySettings, discover, first_examined_layer
+from dear.roles.examples import head_examples
 from dear.roles.moments import CHECKPOINT, Collected, collect_moments
 from dear.roles.rolemap import RoleMap
 from dear.roles.sources import images_from, pool_from
 from dear.roles.stability import stability
 
-READING, EXAMPLES = "reading images", "finding examples"
-DESCRIBING = "describing heads, finding concepts …"
-
-Progress = Callable[[str, int, int], None]
+Progress = bool | Callable[[str, int, int], None]
 
 
 class Discovered(NamedTuple):
@@ -75,7 +73,7 @@ def discover_roles(
         device: "cpu", "cuda"; by default a GPU if there is one.
         resume: resume an interrupted discovery in `out`.
         overwrite: discard what a discovery left in `out` and start over.
-        progress: called with the name of a stage, the number of images done and the number of all.
+        progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
     """
     told: dict[str, Any] = {"rule": rule, "phrases": phrases, "first_layer": first_layer}
     clustering: dict[str, Any] = {"centroids": centroids}
@@ -118,51 +116,33 @@ def discover_and_write(
     whole_number("examples", examples)
     if max_images is not None:
         whole_number("max_images", max_images, least=2)
-    folder, tell = as_folder(out), progress or (lambda stage, done, total: None)
+    folder = as_folder(out)
     check_ours(folder, "discovery", resume=resume, overwrite=overwrite)
     text_pool = pool_from(str(pool))
     image_list = images_from(str(images), max_images, as_folder(data_root) if data_root is not None else None)
-    encode = load_encoder(settings.sentence_model)
-    backbone = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, local_device(device))
-    first = first_examined_layer(backbone, settings.first_layer)
-    with held(folder, "discovery"):
-        check_ours(folder, "discovery", resume=resume, overwrite=overwrite)  # another one may just have ended
-        if overwrite:
-            remove_ours(folder, (CHECKPOINT,))  # the old map stays until the new one is whole
-        collected = _look(backbone, image_list, first, folder, tell, say)
-        source = f"found by dear roles discover on {len(image_list)} images of {Path(images).name}"
-        discovery = discover(backbone, collected, text_pool, encode, settings, source=source)
-        variations = stability(backbone, collected, discovery, settings)
-        pictures = _examples(backbone, image_list.spread(examples), discovery, tell)
-        summary = write_discovery(folder, backbone, collected, text_pool, discovery, settings, variations, pictures)
+    with heard_by(checked(progress)):
+        encode = load_encoder(settings.sentence_model)
+        backbone = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, local_device(device))
+        first = first_examined_layer(backbone, settings.first_layer)
+        with held(folder, "discovery"):
+            check_ours(folder, "discovery", resume=resume, overwrite=overwrite)  # another one may just have ended
+            if overwrite:
+                remove_ours(folder, (CHECKPOINT,))  # the old map stays until the new one is whole
+            collected = _look(backbone, image_list, first, folder, say)
+            source = f"found by dear roles discover on {len(image_list)} images of {Path(images).name}"
+            discovery = discover(backbone, collected, text_pool, encode, settings, source=source)
+            variations = stability(backbone, collected, discovery, settings)
+            shown = image_list.spread(examples)
+            pictures = head_examples(backbone, shown, discovery.places, discovery.spans, discovery.texts_TE)
+            summary = write_discovery(folder, backbone, collected, text_pool, discovery, settings, variations, pictures)
     return Discovered(discovery.roles, summary, tuple(collected.problems))
 
 
-def _look(
-    backbone: FrozenClip, images: ImageList, first: int, folder: Path, tell: Progress, say: Callable[[str], None]
-) -> Collected:
+def _look(backbone: FrozenClip, images: ImageList, first: int, folder: Path, say: Callable[[str], None]) -> Collected:
     """Read every image, and say what could not be read."""
-    total = len(images)
-    collected = collect_moments(
-        backbone, images, first_layer=first, checkpoint=folder, progress=lambda done: tell(READING, done, total)
-    )
+    collected = collect_moments(backbone, images, first_layer=first, checkpoint=folder)
     for problem in collected.problems[:5]:
         say(f"skipped: {problem}")
     if len(collected.problems) > 5:
         say(f"skipped: {len(collected.problems) - 5} more, all named in discovery.json")
-    say(DESCRIBING)
     return collected
-
-
-def _examples(
-    backbone: FrozenClip, shown: ImageList, discovery: Discovery, tell: Progress
-) -> dict[tuple[int, int], Examples]:
-    """Pictures for every head's phrases."""
-    return head_examples(
-        backbone,
-        shown,
-        discovery.places,
-        discovery.spans,
-        discovery.texts_TE,
-        progress=lambda done: tell(EXAMPLES, done, len(shown)),
-    )

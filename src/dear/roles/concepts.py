@@ -22,6 +22,7 @@ from pydantic import Field
 
 from dear.config import Settings
 from dear.errors import MissingExtraError, RolesError
+from dear.progress import stage
 from dear.roles.prototypes import EXEMPLARS
 
 Array = NDArray[np.float32]
@@ -81,7 +82,7 @@ def load_encoder(name: str = DEFAULT_SENTENCE_MODEL) -> Encoder:
     except ImportError:
         raise MissingExtraError(INSTALL) from None
     try:
-        with _no_bars():
+        with _no_bars(), stage("loading the sentence model"):
             model = SentenceTransformer(_packaged(name) or name, device="cpu")
     except (OSError, ValueError, RuntimeError) as error:
         raise RolesError(
@@ -92,8 +93,9 @@ def load_encoder(name: str = DEFAULT_SENTENCE_MODEL) -> Encoder:
     def encode(phrases: Sequence[str]) -> Array:
         if not phrases:
             return np.zeros((0, model.get_sentence_embedding_dimension() or 0), dtype=np.float32)
-        vectors = model.encode(list(phrases), normalize_embeddings=True, show_progress_bar=False, batch_size=64)
-        return np.asarray(vectors, dtype=np.float32)
+        how: dict[str, Any] = {"normalize_embeddings": True, "show_progress_bar": False, "batch_size": 64}
+        with stage("reading phrases"):
+            return np.asarray(model.encode(list(phrases), **how), dtype=np.float32)
 
     return encode
 
@@ -129,7 +131,8 @@ def find_concepts(
         raise RolesError("There are no phrases to find concepts in: every head's description is empty.")
     prototypes_CS = _unit(np.stack([encode(exemplars[name]).mean(0) for name in concepts]))
     embeddings_TS = encode(corpus)
-    labels_T, how = cluster(embeddings_TS, settings)
+    with stage("clustering phrases"):
+        labels_T, how = cluster(embeddings_TS, settings)
     names = name_clusters(embeddings_TS, labels_T, prototypes_CS, concepts)
     wanted = names if settings.centroids == "clusters" and len(names) >= FEWEST_CLUSTERS else {}
     centroids_CS, sources = _centroids(embeddings_TS, labels_T, wanted, prototypes_CS, concepts)
@@ -216,7 +219,12 @@ def validity_by_count(embeddings_TS: Array, concepts: Concepts) -> dict[int, flo
     counts = Counter(concepts.classify(embeddings_TS))
     frequent = sorted(counts, key=lambda name: (-counts[name], concepts.names.index(name)))
     sets = {count: frequent[:count] for count in range(2, len(frequent) + 1)}
-    return {count: dbcv(embeddings_TS, concepts.classify(embeddings_TS, names)) for count, names in sets.items()}
+    found: dict[int, float | None] = {}
+    with stage("counting attributes", len(sets)) as advance:
+        for count, names in sets.items():
+            found[count] = dbcv(embeddings_TS, concepts.classify(embeddings_TS, names))
+            advance(len(found))
+    return found
 
 
 def preferred_count(validity: Mapping[int, float | None]) -> int | None:

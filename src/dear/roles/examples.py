@@ -55,7 +55,7 @@ def head_examples(
     head_rows = torch.tensor([head for (_, head), _ in described])
     indices: list[int] = []
     responses = [torch.zeros(0, len(described))]
-    for group in image_batches(images, clip.preprocess_eval, size=32):
+    for group in image_batches(images, clip.preprocess_eval, size=32, what="finding examples"):
         if group.images is not None:
             heads_BLHE = contributions(clip, group.images.to(clip.device)).heads_BLHE.cpu()
             responses.append(torch.einsum("bme,me->bm", heads_BLHE[:, layer_rows, head_rows], directions_ME))

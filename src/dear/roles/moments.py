@@ -21,7 +21,7 @@ from safetensors.numpy import save as arrays_to_bytes
 from dear import documents
 from dear.backbone.clip import FrozenClip
 from dear.data.images import ImageList, image_batches
-from dear.errors import CorruptArtefactError, RolesError
+from dear.errors import CorruptArtefactError, RolesError, option
 from dear.files import MEGABYTE, read_regular, sha256, write_atomic
 from dear.roles.capture import contributions
 from dear.roles.textspan import Moments
@@ -133,10 +133,11 @@ def _read(folder: Path, key: str) -> Collected | None:
         if (form.sha256 or _hash(arrays)) != _hash(arrays):
             raise ValueError("its content does not have the hash it was written with")
     except Exception as error:
-        raise CorruptArtefactError(f"{path} is damaged: add --overwrite to start over.") from error
+        raise CorruptArtefactError(f"{path} is damaged: add {option(overwrite=True)} to start over.") from error
     if form.key != key:
         raise RolesError(
-            f"{path} belongs to other images, another backbone or other layers: add --overwrite to start over."
+            f"{path} belongs to other images, another backbone or other layers: add {option(overwrite=True)} to start "
+            f"over."
         )
     count = len(arrays) // 3
     blocks = (

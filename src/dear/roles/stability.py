@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dear.backbone.clip import FrozenClip
+from dear.progress import stage
 from dear.roles.discover import Discovery, DiscoverySettings, assign, head_rank
 from dear.roles.entropy import RoleAndConcept, kappa
 from dear.roles.moments import Collected
@@ -54,9 +55,12 @@ def stability(
     for most in counts:
         changed_roles = assign(longest, labels, settings, rule=rule, most=most)
         variations.append(_variation(f"{most} phrases per head", base, changed_roles))
-    for number, moments in enumerate(bootstrap_moments(collected, draws, seed), start=1):
-        spans = textspan_all(moments, texts_TE, rank=rank, most=settings.phrases)
-        variations.append(_variation(f"{RESAMPLED}, draw {number}", base, assign(spans, labels, settings, rule=rule)))
+    with stage("resampling images", draws) as advance:
+        for number, moments in enumerate(bootstrap_moments(collected, draws, seed), start=1):
+            spans = textspan_all(moments, texts_TE, rank=rank, most=settings.phrases)
+            roles = assign(spans, labels, settings, rule=rule)
+            variations.append(_variation(f"{RESAMPLED}, draw {number}", base, roles))
+            advance(number)
     return variations
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dear.progress import stage
+
 Array = NDArray[np.float64]
 
 RELATIVE_ZERO = 1e-5
@@ -89,7 +91,13 @@ def textspan(moments: Moments, head: int, texts_TE: Array, *, rank: int, most: i
 
 def textspan_all(moments: Moments, texts_TE: Array, *, rank: int, most: int) -> list[Span]:
     """`textspan` for every head."""
-    return [textspan(moments, head, texts_TE, rank=rank, most=most) for head in range(len(moments.sum_ME))]
+    heads = len(moments.sum_ME)
+    spans = []
+    with stage("describing heads", heads) as advance:
+        for head in range(heads):
+            spans.append(textspan(moments, head, texts_TE, rank=rank, most=most))
+            advance(head + 1)
+    return spans
 
 
 def phrases_of(span: Span, pool: Sequence[str]) -> tuple[str, ...]:

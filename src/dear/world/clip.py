@@ -131,7 +131,7 @@ def read_folder(folder: Path) -> tuple[nn.Module, Any]:
 
     missing = [name for name in (CONFIG_FILE, WEIGHTS_FILE, MERGES_FILE) if not (folder / name).is_file()]
     if missing:
-        raise BackboneError(f"{folder} has no {missing[0]}; make the folder with 'dear world pretrain --out DIR'.")
+        raise BackboneError(f"{folder} has no {missing[0]}; make the folder with 'dear world pretrain --out FOLDER'.")
     settings = json.loads((folder / CONFIG_FILE).read_text())
     model: nn.Module = CLIP(**settings["model_cfg"])
     model.load_state_dict({name: value.float() for name, value in load_file(folder / WEIGHTS_FILE).items()})

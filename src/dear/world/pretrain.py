@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dear.errors import ConfigError, OverwriteError
+from dear.errors import ConfigError, OverwriteError, option
 from dear.world.clip import build, config, load_tokenizer, to_input, write_folder, write_tokenizer
 from dear.world.grammar import random_prompt
 from dear.world.losses import PROMPT_COUNTS, UNKNOWN, Batch, total_loss
@@ -184,9 +184,9 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
 
 def _prepare(out: Path, resume: bool) -> None:
     if out.exists() and any(out.iterdir()) and not resume:
-        raise OverwriteError(f"{out} is not empty: resume with --resume, or choose another folder.")
+        raise OverwriteError(f"{out} is not empty: resume with {option(resume=True)}, or choose another folder.")
     if resume and not (out / CHECKPOINT).is_file():
-        raise ConfigError(f"{out} holds no {CHECKPOINT} to resume from; start without --resume.")
+        raise ConfigError(f"{out} holds no {CHECKPOINT} to resume from; start without {option(resume=True)}.")
     out.mkdir(parents=True, exist_ok=True)
 
 

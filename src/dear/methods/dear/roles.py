@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 
 from dear.backbone.clip import FrozenClip
-from dear.errors import ConfigError, DearWarning, RoleMapError, did_you_mean
+from dear.errors import ConfigError, DearWarning, RoleMapError, did_you_mean, option, setting
 from dear.files import is_folder
 from dear.roles.derive import by_threshold, with_attributes
 from dear.roles.rolemap import Role, RoleMap, shipped_maps
@@ -59,9 +59,11 @@ def shipped_roles(clip: FrozenClip) -> RoleMap:
         same_name = (made_for.model or "").removesuffix("-quickgelu") == clip.name.removesuffix("-quickgelu")
         if made_for.weights_sha256 is None and same_name and made_for.pretrained == clip.pretrained:
             return found
+    weights = f" --pretrained {clip.pretrained}" if clip.pretrained else ""
     raise RoleMapError(
         f"There is no role map for {clip.name} with these weights: make one with 'dear roles discover --clip "
-        f"{clip.name} --images FOLDER --out ROLES' and give it as roles=ROLES, or do without by mask=all_mixed."
+        f"{clip.name}{weights} --images FOLDER --out ROLES' and give it by {option(roles='ROLES')}, or train without "
+        f"one: {setting(mask='all_mixed')}."
     )
 
 

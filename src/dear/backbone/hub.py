@@ -1,0 +1,44 @@
+"""Asking the model hub: once and briefly, so that nobody waits for an answer that does not come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError
+
+from dear.errors import HubError, backbone, option
+from dear.progress import logger
+
+WHOLE = ("open_clip_config.json", "open_clip_model.safetensors")
+"""What a folder needs to be used as local-dir:FOLDER."""
+PATIENCE = 5.0
+"""Seconds to wait for the hub's first answer."""
+
+
+def ask(repository: str, files: Sequence[str], name: str) -> None:
+    """Refuse what would have to be downloaded if the hub does not answer; any answer of the hub's will do."""
+    weights = {files[-1], *(["open_clip_pytorch_model.bin"] if files == WHOLE else [])}
+    if any(isinstance(try_to_load_from_cache(repository, file), str) for file in weights):
+        return
+    try:
+        size = get_hf_file_metadata(hf_hub_url(repository, files[-1]), timeout=PATIENCE).size
+    except HfHubHTTPError:
+        return  # it has answered; what the answer means is found out by whoever downloads
+    except Exception as error:  # the libraries below raise many kinds of errors over a network that is not there
+        raise HubError(out_of_reach(name, repository, files)) from error
+    logger.info("downloading %s from huggingface.co/%s%s", name, repository, f", {size / 1e6:.0f} MB" if size else "")
+
+
+def out_of_reach(name: str, repository: str, files: Sequence[str]) -> str:
+    """What to do if the hub cannot be reached, in one sentence."""
+    if not repository:
+        return f"{name} has to be downloaded and the hub cannot be reached: check the network."
+    fetch = " and ".join(files)
+    whole = tuple(files) == WHOLE
+    use = backbone("local-dir:FOLDER") if whole else option(pretrained="FILE")
+    return (
+        f"{name} has to be downloaded from https://huggingface.co/{repository} and the hub cannot be reached: check "
+        f"the network, or fetch {fetch} from there with another machine and use {'the folder' if whole else 'it'} "
+        f"with {use}."
+    )
