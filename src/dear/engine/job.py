@@ -12,7 +12,7 @@ from typing import Any
 from dear import __version__
 from dear.artefact import identity
 from dear.backbone.clip import FrozenClip
-from dear.config import Settings, whole_number
+from dear.config import Settings, named_first, named_now, whole_number
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half, few_shot, held_out, labels_of, restrict
 from dear.engine.settings import TrainSettings
@@ -175,7 +175,8 @@ def fingerprint(description: Mapping[str, Any], *, images: bool = True) -> str:
     counted = {name: value for name, value in description.items() if name not in left_out}
     counted["train"] = _told(counted["train"], Recipe())
     if counted["method"] in list_methods():
-        counted["settings"] = _told(counted["settings"], get_method(counted["method"]).Config())
+        config = get_method(counted["method"]).Config
+        counted["settings"] = named_first(config, _told(named_now(config, counted["settings"]), config()))
     return sha256(json.dumps({**counted, "backbone": backbone}, sort_keys=True).encode())
 
 

@@ -105,7 +105,7 @@ class DearMethod(Method):
         """(1, H, L, L) mask of a layer."""
         config, attributes = self.config, self.roles.attributes
         kinds_L = token_kinds(clip.vision.rows, len(attributes), config.tokens_per_attribute)
-        return layer_mask(self.roles.layer(layer), attributes, kinds_L, strict=config.strict_routing)[None]
+        return layer_mask(self.roles.layer(layer), attributes, kinds_L, routing=config.routing)[None]
 
     def facts(self) -> dict[str, str]:
         """Fusion weights and head counts."""
