@@ -251,10 +251,8 @@ def _parts(
             apart = [_read(model.clip, chain, one, directions_EC) for one in readings]
             error = max(_distance(out, one.name, feature) for one, (_, feature) in zip(readings, apart, strict=True))
             if error <= SAME and (best is None or error < best[0]):
-                found = [
-                    part for one, (shares, _) in zip(readings, apart, strict=True) for part in _listed(one, shares)
-                ]
-                best = error, number, found
+                listed = (_listed(one, shares) for one, (shares, _) in zip(readings, apart, strict=True))
+                best = error, number, [part for parts in listed for part in parts]
         if best and best[0] <= EQUAL:
             break
     if best is None:
@@ -289,6 +287,7 @@ def _listed(reading: Reading, shares: Shares) -> list[Part]:
 
 def _how(model: Model, *, plain: bool, own_classes: bool, rest: float) -> str:
     tower = "plain CLIP's image tower" if plain else f"the image tower as {model.name} adapts it"
+    own_classes = own_classes and model.name != "zero_shot"
     classes = f"the class features of {model.name}" if own_classes else "plain CLIP's class features"
     split = f"Split over the heads and MLPs of {tower}, compared with {classes}."
     if rest <= NOTICED:

@@ -1,8 +1,8 @@
 """Watching the image tower at work: what every head and MLP adds to a row, and from which rows each head takes it.
 
-Whoever watches sees every run of the tower, whatever layers, edits and masks a method runs it with. A row after the last
-layer is a sum: what it starts with, and what heads and MLPs add; what a head adds is again a sum, over the rows that it
-attends to. For one image.
+Whoever watches sees every run of the tower, whatever layers, edits and masks a method runs it with. A row after the
+last layer is a sum: what it starts with, and what heads and MLPs add; what a head adds is again a sum, over the rows
+that it attends to. For one image.
 
 Shapes: N rows that are attended to, Q rows that are computed, H heads, E width of a head, D width, C directions.
 """
@@ -223,9 +223,7 @@ def history(runs: Sequence[Run], depth: int) -> list[list[Run]]:
     for run in (run for run in reversed(runs) if run.seen and run.last == depth):
         chain = [run]
         while chain[0].first > 1:
-            before = next(
-                (one for one in reversed(runs) if one.last == chain[0].first - 1 and _leads(one, chain[0])), None
-            )
+            before = next((one for one in reversed(runs) if _leads(one, chain[0])), None)
             if before is None:
                 break
             chain.insert(0, before)
@@ -234,4 +232,5 @@ def history(runs: Sequence[Run], depth: int) -> list[list[Run]]:
 
 
 def _leads(one: Run, other: Run) -> bool:
-    return bool(one.seen) and one.after_QD is not None and torch.equal(one.after_QD[0], other.before_ND[0])
+    follows = bool(one.seen) and one.last == other.first - 1
+    return follows and one.after_QD is not None and torch.equal(one.after_QD[0], other.before_ND[0])

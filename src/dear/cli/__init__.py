@@ -12,7 +12,7 @@ import typer
 import typer.main
 
 from dear import __version__
-from dear.cli import bench, compare, data, paper, report, roles, search, train, world
+from dear.cli import bench, compare, data, explain, paper, report, roles, search, train, world
 from dear.cli.options import with_training
 from dear.cli.talk import Group, say
 from dear.errors import ConfigError, DearError, DearWarning
@@ -56,6 +56,7 @@ app = typer.Typer(
 app.command("train")(with_training(train.train))
 app.command("eval")(train.evaluate)
 app.command("predict")(train.predict)
+app.command("explain")(explain.explain)
 app.command("report")(report.report)
 app.command("quickstart")(report.quickstart)
 app.command("compare")(with_training(compare.compare))

@@ -7,6 +7,8 @@ from dear.roles.rolemap import HeadRole, Role
 LINES = ("#2f6fd0", "#c93a52", "#237a4b", "#b0590c", "#7a4fb0", "#5c6b7a")
 HEAT = "#1c5bb8"
 """The colour of the largest value of a heat map."""
+FOR, AGAINST = "#1c5bb8", "#d9620f"
+"""What spoke for a class and what against it: blue and orange, which everybody can tell apart."""
 UNKNOWN = "#333333"
 """An attribute that is none of the usual ones."""
 ATTRIBUTES = {

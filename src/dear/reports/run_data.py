@@ -20,6 +20,7 @@ from dear.evaluation.results import Scores, harmonic_mean
 from dear.evaluation.tested import TestData
 from dear.methods.base import Output
 from dear.model import Model
+from dear.reports.explained_examples import explained_examples
 from dear.reports.render import Picture
 from dear.reports.run_page import Confusion, RunPage, Search
 from dear.retrieval.index import nearest
@@ -57,6 +58,7 @@ def run_page(
 ) -> RunPage:
     """Everything the page shows. `description` is the run's, `halves` come from `evaluate_halves`."""
     tested, dataset = halves[0], data.dataset
+    view, found = _view(model, dataset, tested.class_names), tested.adapted
     shots, seed = description["shots"], description["seed"]
     return RunPage(
         title=f"{dataset.name}, adapted",
@@ -68,7 +70,8 @@ def run_page(
         examples=_examples(dataset, tested),
         confusion=_confusion(tested),
         roles=_roles(model),
-        nearest=_searches(_view(model, dataset, tested.class_names), dataset, tested.items, workers),
+        nearest=_searches(view, dataset, tested.items, workers),
+        explained=explained_examples(view, dataset, tested.items, found.picks, found.confidence),
         settings=_settings(description),
     )
 
