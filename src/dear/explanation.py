@@ -173,9 +173,10 @@ def explain_image(
     roles: RoleMap | None = None,
     readout: str | None = None,
     top_k: int = 3,
+    also: Sequence[str] = (),
     name: str = "",
 ) -> Explanation:
-    """Take the logits of one preprocessed image (3, H, W) apart for the likeliest classes.
+    """Take the logits of one preprocessed image (3, H, W) apart for the likeliest classes, and for those in `also`.
 
     `roles` says what the heads do; without it, they have numbers only.
     """
@@ -188,6 +189,7 @@ def explain_image(
         clip.frozen(images, ["feature"])  # the plain tower, watched last and so looked at first
     logits_C = out.readouts.get(chosen, out.logits)[0].double().cpu()
     top = logits_C.topk(min(top_k, len(names))).indices.tolist()
+    top += [at for at, one in enumerate(names) if one in also and at not in top]
     classes_CE, own = _class_features(model, out)
     directions_EC = clip.temperature * torch.cat([classes_CE[top], classes_CE.mean(0, keepdim=True)]).double().T
     parts, plain = _parts(model, out, runs, chosen, directions_EC)

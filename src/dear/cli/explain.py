@@ -75,8 +75,8 @@ def _run_and_image(words: list[Path], clip: str | None) -> tuple[Path | None, Pa
     wanted = 1 if clip is not None else 2
     if len(words) != wanted:
         raise ConfigError(
-            f"{len(words)} path(s) instead of {wanted}: give 'dear explain RUN IMAGE', or 'dear explain IMAGE --clip NAME "
-            f"--classes NAME,NAME'."
+            f"{len(words)} path(s) instead of {wanted}: give 'dear explain RUN IMAGE', or 'dear explain IMAGE --clip "
+            f"NAME --classes NAME,NAME'."
         )
     return (words[0] if wanted == 2 else None), words[-1]
 

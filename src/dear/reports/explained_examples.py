@@ -20,7 +20,7 @@ CLASSES = 2
 def explained_examples(
     model: Model, dataset: Dataset, items: Sequence[Item], picks: Tensor, confidence: Tensor
 ) -> list[View]:
-    """The right and the wrong answers that the model is most certain of, each with its likeliest classes.
+    """The right and the wrong answers that the model is most certain of, each beside the second class, or the true one.
 
     `model` has the classes that `picks` and the items' labels number; an image that cannot be read has no pick.
     """
@@ -35,8 +35,10 @@ def explained_examples(
             image = model.clip.preprocess_eval(dataset.open(items[index].id))
         except ImageError:
             continue
-        found = explain_image(model, image, roles=roles, top_k=CLASSES, name=items[index].id)
-        truth, answer = names[items[index].label], found.classes[0]
+        truth = names[items[index].label]
+        classes = CLASSES if int(picks[index]) == items[index].label else CLASSES - 1
+        found = explain_image(model, image, roles=roles, top_k=classes, also=[truth], name=items[index].id)
+        answer = found.classes[0]
         sure = f"{100 * found.probabilities[0]:.0f} % {answer}"
         title = f"Right: {sure}" if answer == truth else f"Wrong: {sure} (is {truth})"
         views.append(view_of(found, picture_seen(model.clip, image), roles, title))

@@ -251,7 +251,7 @@ def _notes(found: Explanation, roles: RoleMap | None) -> tuple[str, ...]:
     )
     if roles is not None:
         notes.append(
-            "A heat map shows which patches a group of heads took its evidence from in its own layer. By then a patch's "
-            "row has seen other patches, so that evidence can lie beside what it is about."
+            "A heat map shows which patches a group of heads took its evidence from in its own layer. By then a "
+            "patch's row has seen other patches, so that evidence can lie beside what it is about."
         )
     return tuple(notes)

@@ -88,7 +88,9 @@ def bar_chart(title: str, names: Sequence[str], series: Mapping[str, Sequence[fl
                 f'<rect x="{start:.1f}" y="{y_bar:.1f}" width="{end - start:.1f}" height="{thin - 2}" fill="{ink}"/>'
             )
             anchor, at_x = ("start", end + 4) if value >= 0 else ("end", start - 4)
-            parts.append(words(at_x, y_bar + thin - 3, f"{value:+.{digits}f}", anchor=anchor, fill=LIGHT))
+            parts.append(
+                words(at_x, y_bar + thin - 3, f"{round(value, digits) + 0.0:+.{digits}f}", anchor=anchor, fill=LIGHT)
+            )
     return drawing(width, math.ceil(bottom + 8), title, parts)
 
 
