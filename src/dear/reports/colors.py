@@ -37,6 +37,12 @@ def heat_fill(share: float) -> str:
     return "#" + "".join(f"{round(255 + weight * (part - 255)):02x}" for part in _parts(HEAT))
 
 
+def two_way_fill(share: float) -> str:
+    """A darker blue the nearer a share is to 1, a darker orange the nearer it is to -1; zero is white."""
+    weight, tint = min(1.0, abs(share)), FOR if share > 0 else AGAINST
+    return "#" + "".join(f"{round(255 + weight * (part - 255)):02x}" for part in _parts(tint))
+
+
 def ink_on(fill: str) -> str:
     """Black or white, whichever is easier to read on a colour; the contrast is at least 4.5."""
     return max(("#ffffff", "#000000"), key=lambda ink: contrast(ink, fill))
