@@ -9,6 +9,8 @@ HEAT = "#1c5bb8"
 """The colour of the largest value of a heat map."""
 FOR, AGAINST = "#1c5bb8", "#d9620f"
 """What spoke for a class and what against it: blue and orange, which everybody can tell apart."""
+STRONGEST = 0.85
+"""How much of a picture the strongest evidence covers."""
 UNKNOWN = "#333333"
 """An attribute that is none of the usual ones."""
 ATTRIBUTES = {

@@ -21,7 +21,8 @@ from dear.methods.dear.method import ROLES
 from dear.methods.dear.roles import check_roles, shipped_roles
 from dear.methods.zero_shot import ZeroShot
 from dear.model import Model
-from dear.reports.heat import bar_chart, faded, heat_legend, overlay, png
+from dear.reports.heat import faded, overlay, png
+from dear.reports.plots import bar_chart, heat_legend
 from dear.reports.render import render
 from dear.roles.grid import head_word
 from dear.roles.rolemap import RoleMap
