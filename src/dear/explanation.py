@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from dear.backbone.clip import FrozenClip
@@ -297,10 +298,8 @@ def _how(model: Model, *, plain: bool, own_classes: bool, rest: float) -> str:
     return f"{split} What {model.name} does beyond that cannot be given to heads: it is the part called rest."
 
 
-def picture_seen(clip: FrozenClip, image: Tensor) -> Any:
+def picture_seen(clip: FrozenClip, image: Tensor) -> Image.Image:
     """A preprocessed image as a picture again: exactly what the tower saw."""
-    from PIL import Image
-
     to_input: Callable[[Any], Tensor] = clip.preprocess_train.to_input
     size = (image.shape[2], image.shape[1])
     black, white = (to_input(Image.new("RGB", size, one)) for one in ("black", "white"))

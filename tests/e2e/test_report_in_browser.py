@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from syrupy.extensions.image import PNGImageSnapshotExtension
 
+import dear
 from dear.data.splits import few_shot
 from dear.datasets import open_dataset
 from dear.engine.job import describe, make_job
@@ -108,6 +109,15 @@ def sheet(folder):
 @pytest.mark.parametrize("make", [paper, roles, sheet])
 def test_other_pages_fit_a_phone(make, tmp_path):
     assert size(make(tmp_path), WIDTHS["phone"])[0] <= WIDTHS["phone"]
+
+
+def test_an_explanation_fits_a_phone(tiny_clips, tmp_path):
+    from helpers import varied_roles
+
+    clip, names = tiny_clips["plain"], ["a_long_name_without_a_space_" * 4, "cat", "dog"]
+    page = tmp_path / "why.html"
+    dear.explain(clip, Image.radial_gradient("L"), names, roles=varied_roles(clip), out=page)
+    assert size(page, WIDTHS["phone"])[0] <= WIDTHS["phone"]
 
 
 @pytest.mark.parametrize("screen", WIDTHS)

@@ -39,12 +39,14 @@ def test_everything_is_on_the_page(clip, roles, small_world, half):
         "Learned weights",
         "Training",
         "Examples",
+        "Why: examples taken apart",
         "Confusion",
         "Roles of the adapted layers",
         "Nearest images by each feature",
         "Settings",
     ]
     assert not re.search(r'(src|href)="(?!data:|#)', html)
+    assert "The parts sum to" in html
     rows = score_rows(halves, model)
     assert [len(row) for row in rows] == [4 if half == "base" else 2] * 4
     assert html == run_html(run_page(model, data, told, metrics, halves))
