@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +94,8 @@ def page(text: str) -> str:
     tables = {"accuracy": accuracy_table(world, photographs, few), "cost": cost_table(world, few)}
     for name, made in tables.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        text = re.sub(f"{begin}.*?{end}", lambda _, made=made: f"{begin}\n{made.strip()}\n{end}", text, flags=re.DOTALL)
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
     return text
 
 

@@ -23,14 +23,18 @@ from dear.roles.rolemap import RoleMap
 def made_up(cell: Cell) -> CellResult:
     """What a cell might have found; the same cell always finds the same."""
     chance = random.Random(cell.slug + cell.protocol)
-    learns = cell.method == "dear"
+    learns, gains = cell.method == "dear", cell.method == "role_gains"
 
     def score(data: str, half: str) -> Scores:
         first = 55 + 15 * chance.random() + (8 + 3 * cell.shots**0.5 if learns and half != "novel" else 0)
         accuracy = {"fusion": first, "decoupled": first - 2 * chance.random()} if learns else {"logits": first}
+        accuracy = {"gains": first + 1, "plain": first} if gains else accuracy
         return Scores(data=data, half=half, images=100, unreadable=0, accuracy=accuracy, per_class={})
 
     weights = [0.05 * chance.random() for _ in ATTRIBUTES]
+    fused = {"cls": 1 - sum(weights), **dict(zip(ATTRIBUTES, weights, strict=True))}
+    gained = {name: 20 * weight - 0.1 for name, weight in zip(ATTRIBUTES, weights, strict=True)} | {"rest": 1.0}
+    readouts = {"default": "fusion", "transfer": "decoupled"} if learns else {"default": "logits"}
     return CellResult(
         protocol=cell.protocol,
         method=cell.method,
@@ -39,8 +43,8 @@ def made_up(cell: Cell) -> CellResult:
         seed=cell.seed,
         shots=cell.shots,
         scores=tuple(score(*test) for test in cell.tests),
-        readouts={"default": "fusion", "transfer": "decoupled"} if learns else {"default": "logits"},
-        weights={"cls": 1 - sum(weights), **dict(zip(ATTRIBUTES, weights, strict=True))} if learns else {},
+        readouts={"default": "gains", "transfer": "plain"} if gains else readouts,
+        weights=fused if learns else gained if gains else {},
         seconds=12.34567,
         steps=100 if learns else 0,
         skipped=0,

@@ -93,7 +93,7 @@ def reference(model, images, labels, prompts):
         first=method.first,
         beta=config.beta,
         per_attribute=config.tokens_per_attribute,
-        strict=config.strict_routing,
+        strict=config.routing == "strict",
     )
     w = text_features(clip, prompts, method.text_tokens, first=method.text_first, beta=config.beta)
     tau = clip.model.logit_scale.exp()

@@ -114,7 +114,7 @@ class Savable(Protocol):
 
 def identity(model: Savable) -> dict[str, str]:
     """What a model is, by content: its method, its CLIP's weights, and everything that was trained or set."""
-    settings = model.method.config.model_dump(mode="json", exclude=set(model.companions))
+    settings = model.method.config.first_named(exclude=model.companions)
     beside = [settings, model.method.files, {name: identity(one) for name, one in model.companions.items()}]
     told = content_hash(dict(model.method.state_dict())) + json.dumps(beside, sort_keys=True)
     return {

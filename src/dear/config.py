@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import warnings
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from dear.errors import ConfigError, did_you_mean
+from dear.errors import ConfigError, DearWarning, did_you_mean
 
 MOST_NAMED = 10
 
 
+class Former(NamedTuple):
+    """What a setting was called before, and each former value with today's."""
+
+    name: str
+    values: tuple[tuple[Any, Any], ...]
+
+
 class Settings(BaseModel):
     """Base of every settings object: immutable, strict, and refused with a `ConfigError`."""
+
+    former: ClassVar[Mapping[str, Former]] = {}
+    """Settings that had another name, by today's. Files hold the former ones, and so do fingerprints, for ever."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -21,10 +32,43 @@ class Settings(BaseModel):
 
     def __init__(self, **values: Any) -> None:
         """Check the values; every problem is named in one error."""
+        told = named_now(type(self), values)
+        for hint in renamings(values, told):
+            warnings.warn(hint, DearWarning, stacklevel=2)
         try:
-            super().__init__(**values)
+            super().__init__(**told)
         except ValidationError as error:
             raise ConfigError(" ".join(problems(error, type(self).model_fields))) from None
+
+    def first_named(self, exclude: Collection[str] = ()) -> dict[str, Any]:
+        """Plain values under the names that the settings had first, for hashes, which renaming must not change."""
+        return named_first(type(self), self.model_dump(mode="json", exclude=set(exclude)))
+
+
+def named_now(settings: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that may stand under former names, under today's; what is none of the former values stays as it is."""
+    told = dict(values)
+    for name, (before, pairs) in settings.former.items():
+        found = next((new for old, new in pairs if before in told and told[before] is old), None)
+        if found is not None and name not in told:
+            told = {name if key == before else key: found if key == before else one for key, one in told.items()}
+    return told
+
+
+def named_first(settings: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values under today's names, under those that the settings had first."""
+    told = dict(values)
+    for name, (before, pairs) in settings.former.items():
+        if name in told:
+            value = told.pop(name)
+            told[before] = next((old for old, new in pairs if new == value), value)
+    return told
+
+
+def renamings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """A sentence for each name of `before` that `named_now` replaced."""
+    gone, new = [name for name in before if name not in now], [name for name in now if name not in before]
+    return [f"{old}={before[old]} is now called {name}={now[name]}." for old, name in zip(gone, new, strict=True)]
 
 
 def whole_number(name: str, value: object, *, least: int = 0) -> int:

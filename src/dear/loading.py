@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dear.artefact import TENSORS, BackboneEntry, Manifest, identity, read_adapter, read_manifest
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
+from dear.config import named_now
 from dear.data.prompts import DEFAULT_TEMPLATE, class_list
 from dear.errors import (
     ArtefactError,
@@ -135,7 +136,8 @@ def load(
     manifest, tensors, files = read_adapter(folder)
     backbone = _backbone(manifest.backbone, clip, device or "cpu", folder)
     try:
-        method = make_method(manifest.method, backbone, manifest.settings, files=files, companions=companions)
+        settings = named_now(get_method(manifest.method).Config, manifest.settings)
+        method = make_method(manifest.method, backbone, settings, files=files, companions=companions)
     except KeyError as error:
         raise CorruptArtefactError(f"{folder} lacks {error}, which the method {manifest.method!r} needs.") from None
     _check_companions(folder, manifest, method)

@@ -45,7 +45,7 @@ def test_number_of_classes(tiny_clips, count):
     "choices",
     [
         {"tokens_per_attribute": 3},
-        {"strict_routing": True},
+        {"routing": "strict"},
         {"beta": 0.0},
         {"beta": 1.0},
         {"text_tokens": 1},

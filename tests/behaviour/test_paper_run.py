@@ -73,6 +73,8 @@ def test_what_is_there_runs_and_what_is_missing_is_told(finished):
     assert "same class" in files["tables/figure-3.md"].decode()
     assert "layer 2" in files["tables/mean-ablation.md"].decode()
     assert "figures/figure-3-query-1.png" in files
+    assert "eurosat" in files["tables/role-gains.md"].decode()
+    assert "figures/role-gains.svg" in files
     average = next(line for line in files["tables/table-2.md"].decode().splitlines() if line.startswith("| average "))
     assert "*" in average  # the paper's mean over the same data sets, not its average of eleven
 

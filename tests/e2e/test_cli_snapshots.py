@@ -51,6 +51,7 @@ ERRORS = {
     "train": "photoz --out run",
     "eval": "run",
     "predict": "run photos",
+    "explain": "photos/ant/0.png",
     "report": "run",
     "quickstart": "--out photos",
     "paper": "--out paper",

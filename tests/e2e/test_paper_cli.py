@@ -16,7 +16,7 @@ def test_the_plan_of_the_mini_paper(dear_, tmp_path):
     code, stdout, _ = dear_("paper", "--mini", "--out", tmp_path / "out", "--plan")
     assert code == 0
     assert "Table 2: base-to-novel generalisation: 0 of 28 cells done" in stdout
-    assert "253 cells: 0 done, 253 to do, about" in stdout
+    assert "274 cells: 0 done, 274 to do, about" in stdout
     assert not (tmp_path / "out").exists()
 
 

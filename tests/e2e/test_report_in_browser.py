@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from syrupy.extensions.image import PNGImageSnapshotExtension
 
+import dear
 from dear.data.splits import few_shot
 from dear.datasets import open_dataset
 from dear.engine.job import describe, make_job
@@ -89,6 +90,15 @@ def test_every_page_fits_a_phone(name, tmp_path):
     page = PAGES[name](tmp_path)
     unfolded = page.read_text().replace("<details", "<details open")
     page.write_text(unfolded)
+    assert size(page, WIDTHS["phone"])[0] <= WIDTHS["phone"]
+
+
+def test_an_explanation_fits_a_phone(tiny_clips, tmp_path):
+    from helpers import varied_roles
+
+    clip, names = tiny_clips["plain"], ["a_long_name_without_a_space_" * 4, "cat", "dog"]
+    page = tmp_path / "why.html"
+    dear.explain(clip, Image.radial_gradient("L"), names, roles=varied_roles(clip), out=page)
     assert size(page, WIDTHS["phone"])[0] <= WIDTHS["phone"]
 
 

@@ -63,22 +63,22 @@ def role_maps(draw):
     return RoleMap(attributes=tuple(attributes), heads=tuple(heads), provenance=provenance)
 
 
-@given(layers(), st.booleans())
-def test_every_query_sees_at_least_one_key(layer, strict):
+@given(layers(), st.sampled_from(["open", "strict"]))
+def test_every_query_sees_at_least_one_key(layer, routing):
     heads, attributes, originals, per_attribute = layer
-    mask = layer_mask(heads, attributes, token_kinds(originals, len(attributes), per_attribute), strict=strict)
+    mask = layer_mask(heads, attributes, token_kinds(originals, len(attributes), per_attribute), routing=routing)
     assert mask.any(-1).all()
     assert mask.shape == (len(heads), originals + per_attribute * len(attributes), mask.shape[1])
 
 
-@given(layers(), st.booleans())
-def test_mask_is_the_definition_entry_by_entry(layer, strict):
+@given(layers(), st.sampled_from(["open", "strict"]))
+def test_mask_is_the_definition_entry_by_entry(layer, routing):
     heads, attributes, originals, per_attribute = layer
     kinds = ["original"] * originals + [a for a in attributes for _ in range(per_attribute)]
     if "original" in attributes:
         return
-    expected = role_mask([(h.role.value, h.concept) for h in heads], attributes, kinds, strict)
-    mask = layer_mask(heads, attributes, token_kinds(originals, len(attributes), per_attribute), strict=strict)
+    expected = role_mask([(h.role.value, h.concept) for h in heads], attributes, kinds, routing == "strict")
+    mask = layer_mask(heads, attributes, token_kinds(originals, len(attributes), per_attribute), routing=routing)
     assert torch.equal(mask, expected == 0)
 
 

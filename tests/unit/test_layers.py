@@ -14,7 +14,7 @@ FLOORS = (
     ("errors", "config", "files", "folders", "documents", "markdown"),
     ("data", "backbone"),
     ("roles", "methods", "world", "datasets"),
-    ("model", "artefact", "baked", "kept", "loading", "card", "predict"),
+    ("model", "artefact", "baked", "kept", "loading", "card", "predict", "explanation"),
     ("engine", "retrieval"),
     ("evaluation",),
     ("reports", "paper", "exports", "app"),

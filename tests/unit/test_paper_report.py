@@ -84,7 +84,7 @@ def test_the_papers_numbers_stand_beside_ours(written):
 def test_numbers_as_json(written):
     content = json.loads((written / "results.json").read_text())
     assert content["format"] == "dear-paper"
-    assert len(content["cells"]) == 253
+    assert len(content["cells"]) == 274
     row = content["parts"][0]["tables"][0]["rows"][1]
     assert row[:3] == ["world-textures", "DTD", "DeAR"]
     assert row[3].keys() == {"mean", "std", "seeds"}
@@ -127,10 +127,38 @@ def test_fusion_weights_are_found_by_name():
     assert [row[1:] for row in other.rows] == [(row[1], *reversed(row[2:])) for row in table.rows]
 
 
+def test_a_figure_that_is_not_reproduced_is_called_so():
+    says = part_of(findings(), "supplement-figure-2").says
+    assert any("Supplement, Figure 2 is not reproduced" in sentence for sentence in says)
+    textures = [cell for cell in findings().results if cell.method == "dear"]
+    weighed = {"cls": 0.7, "color": 0.05, "shape": 0.05, "texture": 0.1, "object": 0.05, "location": 0.05}
+    even = {**weighed, "texture": 0.06, "cls": 0.74}
+    as_printed = [
+        cell.model_copy(update={"weights": weighed if cell.data == "world-textures" else even}) for cell in textures
+    ]
+    says = part_of(findings(results=as_printed), "supplement-figure-2").says
+    assert not any("not reproduced" in sentence for sentence in says)
+
+
+def test_gains_stand_beside_the_fusion_weights():
+    found = findings()
+    part = part_of(found, "role-gains")
+    gains, worth = part.tables
+    assert gains.head == ("data", "color", "shape", "texture", "object", "location", "rest")
+    cells = [cell for cell in found.results if cell.method == "role_gains" and cell.data == "world-blooms"]
+    assert len(cells) == 3
+    row = next(row for row in gains.rows if row[0] == "world-blooms")
+    assert row[1].mean == pytest.approx(sum(cell.weights["color"] for cell in cells) / 3)
+    assert all(row[4] == pytest.approx(row[1] + 1) for row in worth.rows)
+    assert "1 is plain CLIP" in part.figures[0].svg
+    assert part.says[0].startswith("The attribute with the largest gain: world-textures ")
+    assert part_of(findings(0.01), "role-gains").notes == ("0 of 21 cells are done; the numbers are of those.",)
+
+
 def test_a_half_done_paper_says_so(tmp_path):
     write_paper(tmp_path, findings(0.15, retrieval=None, ablation=None))
     page = (tmp_path / "report.html").read_text()
-    assert "This report is not complete: 37 of 253 cells are done." in page
+    assert "This report is not complete: 41 of 274 cells are done." in page
     assert "Not measured yet." in page
     assert "0 of 112 cells are done" in (tmp_path / "tables/figure-4.md").read_text()
     table = (tmp_path / "tables/table-5.md").read_text()
@@ -140,7 +168,7 @@ def test_a_half_done_paper_says_so(tmp_path):
 
 @pytest.mark.parametrize("share", [0, 0.01, 0.1, 0.5, 0.77, 0.99])
 def test_any_part_of_a_paper_makes_a_report(share):
-    assert len(make_parts(findings(share))) == 14
+    assert len(make_parts(findings(share))) == 15
 
 
 def test_what_is_missing_is_told(tmp_path):

@@ -45,6 +45,7 @@ def test_everything_is_on_the_page(clip, roles, small_world, half):
         "Which classes are confused",
         "How well each class is named",
         "Examples",
+        "Why: examples taken apart",
     ]
     assert re.findall(r"<h[23]>(.*?)</h[23]>", folded) == [
         "For experts",
@@ -60,6 +61,7 @@ def test_everything_is_on_the_page(clip, roles, small_world, half):
     assert first.count('class="says lead"') == len(halves)
     assert re.search(r"named correctly, .*; plain CLIP", first)
     assert not re.search(r'(src|href)="(?!data:|#)', html)
+    assert "The parts sum to" in html
     rows = score_rows(halves, model)
     assert [len(row) for row in rows] == [4 if half == "base" else 2] * 4
     assert html == run_html(run_page(model, data, told, metrics, halves))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dear.backbone.layers import Layer, layer_of
 from dear.backbone.precision import tower_precision, wide
+from dear.backbone.watch import begin_run
 from dear.errors import InputError
 
 Edit = Callable[[int, Tensor], Tensor]
@@ -119,6 +120,7 @@ class VisionTower:
         """
         layers = self.layers if layers is None else layers
         last = len(layers) if last is None else last
+        noted = begin_run(first, x_BLD)
         for number in range(first, last + 1):
             x_BLD = (edit(number, x_BLD) if edit else x_BLD).to(self.dtype)
             mask, queries = masks(number) if masks else None, None
@@ -127,7 +129,10 @@ class VisionTower:
                 queries = x_BLD[:, rows]
                 mask = mask[..., rows, :] if mask is not None else None
             with tower_precision(self.device):
-                x_BLD = layers[number - 1].run(x_BLD, queries=queries, mask=mask)
+                if noted is None:
+                    x_BLD = layers[number - 1].run(x_BLD, queries=queries, mask=mask)
+                else:
+                    x_BLD = noted.layer(number, layers[number - 1], x_BLD, rows, mask)
         return x_BLD
 
     def read(self, x: Tensor, norm: nn.Module | None = None, projection: Tensor | None = None) -> Tensor:

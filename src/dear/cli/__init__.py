@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 import typer.main
 
 from dear import __version__
-from dear.cli import bench, compare, data, paper, report, roles, search, train, world
+from dear.cli import bench, compare, data, explain, paper, report, roles, search, train, world
 from dear.cli.options import with_training
 from dear.cli.renamed import with_new_names
 from dear.cli.talk import Group, say, speaking
 from dear.entry import first_words
-from dear.errors import ConfigError, DearError
+from dear.errors import ConfigError, DearError, DearWarning
 
 
 class _Verbs(Group):
@@ -56,6 +58,7 @@ app = typer.Typer(
 app.command("train")(with_training(train.train))
 app.command("eval")(train.evaluate)
 app.command("predict")(train.predict)
+app.command("explain")(explain.explain)
 app.command("report")(report.report)
 app.command("quickstart")(report.quickstart)
 app.command("compare")(with_training(compare.compare))
@@ -85,10 +88,19 @@ def _root(
     """DeAR: adapt CLIP from a few photos by decomposing attention-head roles."""
 
 
+def _show_warning(shown: Callable[..., None], message: Any, category: type[Warning], *where: Any) -> None:
+    """A warning of ours is one line without a place in the code."""
+    if issubclass(category, DearWarning):
+        say(f"note: {message}")
+    else:
+        shown(message, category, *where)
+
+
 def main() -> None:
     """Run the command line; an error of ours, or of the disk, is one line on stderr and exit code 2."""
     for chatter in ("Image size .* exceeds limit", "Corrupt EXIF data", "Truncated File Read"):
         warnings.filterwarnings("ignore", message=chatter)  # Pillow's; what matters of it is told by name
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
     with speaking(first_words(sys.argv[1:])):
         _run()
 

@@ -12,7 +12,7 @@ from typing import Any
 from dear import __version__
 from dear.artefact import identity
 from dear.backbone.clip import FrozenClip
-from dear.config import Settings, whole_number
+from dear.config import Settings, named_first, named_now, whole_number
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half, few_shot, held_out, labels_of, restrict
 from dear.engine.settings import TrainSettings
@@ -175,14 +175,18 @@ def fingerprint(description: Mapping[str, Any], *, images: bool = True) -> str:
     counted = {name: value for name, value in description.items() if name not in left_out}
     counted["train"] = _told(counted["train"], Recipe())
     counted["settings"] = told_settings(counted)
+    if counted["method"] in list_methods():
+        counted["settings"] = named_first(get_method(counted["method"]).Config, counted["settings"])
     return sha256(json.dumps({**counted, "backbone": backbone}, sort_keys=True).encode())
 
 
 def told_settings(description: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a described job that are not the method's defaults; all of them if it is not known here."""
-    known = description["method"] in list_methods()
     settings: dict[str, Any] = description["settings"]
-    return _told(settings, get_method(description["method"]).Config()) if known else settings
+    if description["method"] not in list_methods():
+        return settings
+    config = get_method(description["method"]).Config
+    return _told(named_now(config, settings), config())
 
 
 def _told(values: Mapping[str, Any], usual: Settings) -> dict[str, Any]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from dear.config import named_now, renamings
 from dear.data.splits import Half
 from dear.engine.settings import TrainSettings
-from dear.errors import ConfigError, did_you_mean
+from dear.errors import ConfigError, DearWarning, did_you_mean
 from dear.evaluation.results import Protocol
 from dear.files import sha256
 from dear.methods.base import Method
@@ -95,7 +97,7 @@ def make_cells(
         raise ConfigError("A grid needs at least one data set, one method, one seed and one number of shots.")
     if (protocol in ("cross-dataset", "domain")) != (source is not None):
         raise ConfigError("The protocols cross-dataset and domain, and only they, need a source to learn from.")
-    choices = choices or {}
+    choices = _named_now(methods, choices or {})
     check_choices(methods, choices)
     cells = []
     for learned, method in product([source] if source else data, methods):
@@ -109,6 +111,20 @@ def make_cells(
             for number, seed in product(shots, seeds):
                 cells.append(Cell(protocol, method, tuple(chosen.items()), learned, seed, number, half, tests, variant))
     return cells
+
+
+def _named_now(methods: Sequence[str], choices: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """Choices under former names under today's, with a hint."""
+    told = dict(choices)
+    for config in (get_method(method).Config for method in methods):
+        for name, former in config.former.items():
+            values = [named_now(config, {former.name: value}) for value in told.get(former.name, ())]
+            if values and name not in told and all(name in one for one in values):
+                told = {name if key == former.name else key: one for key, one in told.items()}
+                told[name] = [one[name] for one in values]
+                for old, new in zip(choices[former.name], values, strict=True):
+                    warnings.warn(renamings({former.name: old}, new)[0], DearWarning, stacklevel=3)
+    return told
 
 
 def _each_once(values: Sequence[Any]) -> list[Any]:

@@ -87,6 +87,24 @@ class Output:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """A feature that an answer is read from, for explanations: logits = Σ weight · τ · ⟨feature, class⟩."""
+
+    name: str = "cls"
+    weight: float = 1.0
+    rows: tuple[int, ...] = (0,)
+    """Rows after the image tower's last layer, whose projections' mean it is, made unit length; 0 is [CLS]."""
+    carry: float = 1.0
+    """The part of these rows that each layer hands on to the next."""
+    projection: Tensor | None = None
+    """(D, E), if it is not CLIP's own."""
+    gains: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """Factors of what single heads, by (layer, head), add to it."""
+    rest: float = 1.0
+    """Factor of everything else."""
+
+
+@dataclass(frozen=True)
 class Batch:
     """What a step knows besides the images. Everything random is a function of (seed, step, name)."""
 
@@ -199,6 +217,10 @@ class Method(nn.Module):
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
         """Terms to minimise; "total" only if it is not their plain sum."""
         return {"ce": F.cross_entropy(out.logits, _labels(batch))}
+
+    def readings(self, clip: FrozenClip, readout: str) -> tuple[Reading, ...]:
+        """Which rows of the image tower a readout is read from; what this leaves out is told as one rest."""
+        return (Reading(),)
 
     def check_drawn(self) -> None:
         """Raise a ValueError if the tensors named in `drawn`, whose shapes come from a file, do not fit together."""

@@ -24,7 +24,7 @@ from dear.config import Settings
 from dear.data.prompts import ClassList
 from dear.errors import ConfigError
 from dear.methods.about import About
-from dear.methods.base import Batch, Draw, Method, Needs, Output, tokens_of, unit
+from dear.methods.base import Batch, Draw, Method, Needs, Output, Reading, tokens_of, unit
 from dear.methods.dear.config import MaskName
 from dear.methods.dear.method import ROLES, first_layer
 from dear.methods.dear.roles import check_roles, roles_for
@@ -129,6 +129,14 @@ class RoleGains(Method):
             weights=dict(zip(self.groups, self.gains.unbind(), strict=True)),
             classes=text,
         )
+
+    def readings(self, clip: FrozenClip, readout: str) -> tuple[Reading, ...]:
+        """The [CLS] row with the gains as factors."""
+        if readout != "gains":
+            return (Reading(),)
+        gains = dict(zip(self.groups, self.gains.tolist(), strict=True))
+        places = {place: gains[name] for name, heads in groups_of(self.roles).items() for place in heads}
+        return (Reading(gains=places, rest=gains[REST]),)
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy, and a quadratic pull towards 1."""

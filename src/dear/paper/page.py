@@ -19,6 +19,7 @@ from dear.paper.figures import (
     retrieval_part,
     roles_part,
 )
+from dear.paper.gains import gains_part
 from dear.paper.measures import Gallery, Retrieval
 from dear.paper.plan import Experiment, Sets, results_of
 from dear.reports.parts import Part, Table, part_json, part_markdown, report_page
@@ -72,6 +73,7 @@ def _part(found: Findings, one: Experiment) -> Part:
         ),
         "supplement-table-6-right": lambda: tables.source_part(one, results, "roles", tables.role_lines(), sets),
         "supplement-figure-2": lambda: fusion_part(one, results, sets),
+        "role-gains": lambda: gains_part(one, results),
     }
     if one.blocked:
         return tables.empty_part(one, results)

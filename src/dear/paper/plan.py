@@ -11,7 +11,7 @@ from dear.errors import ConfigError, did_you_mean
 from dear.evaluation.cells import Cell, make_cells
 from dear.evaluation.published import data_sets, published_table
 from dear.evaluation.results import CellResult, Protocol
-from dear.methods.registry import list_methods
+from dear.methods.registry import get_method, list_methods
 from dear.world.catalog import DATASETS
 
 SHOTS = 16
@@ -24,6 +24,8 @@ THRESHOLDS = (10, 20, 30, 40)
 ATTRIBUTE_COUNTS = (3, 7)
 ALWAYS = ("zero_shot", "dear")
 """The methods that every paper is about."""
+WITH_ROLES = ("dear", "role_gains")
+"""The methods that a role map is for."""
 PRINTED = ("base-to-novel", "cross-dataset", "domain")
 """The paper's tables of several methods."""
 
@@ -109,6 +111,7 @@ def plan_paper(sets: Sets, scale: Scale | None = None, present: Iterable[str] | 
     cuts = [cell for percent in THRESHOLDS for cell in _base_to_novel(at_source, scale, threshold=percent)]
     roles = _base_to_novel(at_source, scale, mask="shuffled")
     roles += [cell for count in ATTRIBUTE_COUNTS for cell in _base_to_novel(at_source, scale, attributes=count)]
+    gains = _base_to_novel(learned, scale, method="role_gains")
     curves = _few_shot(learned, scale)
     searched = [cell for cell in curves if (cell.method, cell.data, cell.shots) == ("dear", sets.source, SHOTS)][:1]
     no_cuts = "" if scale.has_entropies else "the role map records no entropies to cut at another threshold"
@@ -132,6 +135,7 @@ def plan_paper(sets: Sets, scale: Scale | None = None, present: Iterable[str] | 
         one("supplement-table-6-left", "Supplement, Table 6 (left): entropy threshold", cuts, no_source or no_cuts),
         one("supplement-table-6-right", "Supplement, Table 6 (right): roles", [*roles, *of_source], no_source),
         one("supplement-figure-2", "Supplement, Figure 2: fusion weights", adapted, none, lacks),
+        one("role-gains", "Beside it: role gains by data set (ours, not the paper's)", gains, none, lacks),
         one("mean-ablation", "Supplement, A.3: mean-ablation of heads and layers", (), no_source),
     )
 
@@ -173,7 +177,8 @@ def results_of(experiment: Experiment, results: Iterable[CellResult]) -> list[Ce
 
 def steps_of(cell: Cell, epochs: int, batch: int = 16) -> int:
     """How many updates a cell's training takes, where each class has as many images as are asked for."""
-    if cell.method == "zero_shot":
+    recipe = get_method(cell.method).recipe
+    if not recipe.epochs and not recipe.steps_per_shot:  # it looks at its images once
         return 0
     classes = _classes(cell.data)
     learned = -(-classes // 2) if cell.half == "base" else classes
@@ -228,7 +233,7 @@ def _cells(
     """Cells of one method; nothing is random in plain CLIP, so one seed is enough for it."""
     if not data:
         return []
-    told = {"roles": scale.roles} if scale.roles and method == "dear" else {}
+    told = {"roles": scale.roles} if scale.roles and method in WITH_ROLES else {}
     chosen = {name: [value] for name, value in {**told, **(choices or {})}.items()}
     seeds = seeds[:1] if method == "zero_shot" else seeds
     return make_cells(protocol, data, methods=[method], seeds=seeds, shots=shots, source=source, choices=chosen)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from dear.reports.colors import LINES, head_fill, heat_fill, ink_on
+from dear.reports.colors import LINES, head_fill, heat_fill, ink_on, two_way_fill
 from dear.roles.grid import head_word
 from dear.roles.rolemap import RoleMap
 
@@ -106,20 +106,29 @@ def round_step(least: float) -> int:
 
 
 def heat_chart(
-    title: str, rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]], *, digits: int = 3
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Sequence[Sequence[float]],
+    *,
+    digits: int = 3,
+    middle: float | None = None,
 ) -> str:
-    """A map whose cells are a darker blue the larger their value is; what is below zero stays white."""
+    """A map whose cells are a darker blue the larger their value is; what is below zero stays white.
+
+    With a `middle`, cells are blue above it and orange below it, the darker the further away.
+    """
     left = 16 + LETTER * max(map(len, rows), default=0)
     wide = max(58.0, *(14 + LETTER * len(name) for name in columns)) if columns else 58.0
     tall, top = 28, 54
-    largest = max((value for row in values for value in row), default=0.0) or 1.0
+    largest = max((abs(value - middle) if middle else value for row in values for value in row), default=0.0) or 1.0
     parts = [words(8, 18, title, weight=600)]
     for j, name in enumerate(columns):
         parts.append(words(left + wide * (j + 0.5), top - 8, name, anchor="middle", fill=LIGHT))
     for i, (name, row) in enumerate(zip(rows, values, strict=True)):
         parts.append(words(left - 8, top + tall * i + 19, name, anchor="end"))
         for j, value in enumerate(row):
-            fill = heat_fill(value / largest)
+            fill = two_way_fill((value - middle) / largest) if middle else heat_fill(value / largest)
             parts.append(
                 f'<rect x="{left + wide * j:.1f}" y="{top + tall * i}" width="{wide - 2:.1f}" height="{tall - 2}" '
                 f'fill="{fill}" stroke="{GRID}"/>'

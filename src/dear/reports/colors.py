@@ -7,6 +7,10 @@ from dear.roles.rolemap import HeadRole, Role
 LINES = ("#2f6fd0", "#c93a52", "#237a4b", "#b0590c", "#7a4fb0", "#5c6b7a")
 HEAT = "#1c5bb8"
 """The colour of the largest value of a heat map."""
+FOR, AGAINST = "#1c5bb8", "#d9620f"
+"""What spoke for a class and what against it: blue and orange, which everybody can tell apart."""
+STRONGEST = 0.85
+"""How much of a picture the strongest evidence covers."""
 UNKNOWN = "#333333"
 """An attribute that is none of the usual ones."""
 ATTRIBUTES = {
@@ -33,6 +37,12 @@ def heat_fill(share: float) -> str:
     """A darker blue the larger a share of 0 to 1 is; what is below zero stays white."""
     weight = min(1.0, max(0.0, share))
     return "#" + "".join(f"{round(255 + weight * (part - 255)):02x}" for part in _parts(HEAT))
+
+
+def two_way_fill(share: float) -> str:
+    """A darker blue the nearer a share is to 1, a darker orange the nearer it is to -1; zero is white."""
+    weight, tint = min(1.0, abs(share)), FOR if share > 0 else AGAINST
+    return "#" + "".join(f"{round(255 + weight * (part - 255)):02x}" for part in _parts(tint))
 
 
 def ink_on(fill: str) -> str:

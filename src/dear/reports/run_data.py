@@ -19,6 +19,7 @@ from dear.evaluation.tested import TestData
 from dear.evaluation.verdict import balance_sentence, sentence
 from dear.methods.base import Output
 from dear.model import Model
+from dear.reports.explained_examples import explained_examples
 from dear.reports.render import Picture
 from dear.reports.run_page import Confusion, RunPage, Search
 from dear.reports.run_pictures import (
@@ -65,6 +66,7 @@ def run_page(
     """Everything the page shows. `description` is the run's, `halves` come from `evaluate_halves`."""
     tested, dataset = halves[0], data.dataset
     answers = Answers(dataset, tested.items, tested.class_names, tested.adapted)
+    view, found = _view(model, dataset, tested.class_names), tested.adapted
     shots, seed = description["shots"], description["seed"]
     images = "1 training image" if shots == 1 else f"{shots} training images"
     return RunPage(
@@ -82,7 +84,8 @@ def run_page(
         examples=examples(answers),
         confusion=_confusion(tested),
         roles=_roles(model),
-        nearest=_searches(_view(model, dataset, tested.class_names), dataset, tested.items, workers),
+        nearest=_searches(view, dataset, tested.items, workers),
+        explained=explained_examples(view, dataset, tested.items, found.picks, found.confidence),
         settings=_settings(description),
     )
 

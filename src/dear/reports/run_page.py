@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dear.reports.charts import line_chart, round_step
+from dear.reports.explaining import View
 from dear.reports.glossary import terms_in
 from dear.reports.render import Picture, render
 from dear.roles.rolemap import RoleMap
@@ -95,6 +96,8 @@ class RunPage:
     confusion: Confusion | None = None
     roles: RoleMap | None = None
     nearest: Sequence[Search] = ()
+    explained: Sequence[View] = ()
+    """A few examples, taken apart."""
 
 
 def run_html(page: RunPage) -> str:

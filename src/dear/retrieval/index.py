@@ -95,7 +95,7 @@ def model_hash(model: Model) -> str:
     """What decides a model's image features: the backbone, the method and everything trained."""
     method = model.method
     parts = {name: sha256(_bytes(tensor)) for name, tensor in method.state_dict().items()}
-    told = [model.name, model.clip.weights_sha256, method.config.model_dump(mode="json"), method.files, parts]
+    told = [model.name, model.clip.weights_sha256, method.config.first_named(), method.files, parts]
     return sha256(json.dumps(told, sort_keys=True).encode())
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from dear.config import Settings
+from dear.config import Former, Settings
 from dear.roles.rolemap import RoleMap
 
 MaskName = Literal["roles", "all_mixed", "all_generalization", "shuffled"]
 
+Routing = Literal["open", "strict"]
+
 
 class DearConfig(Settings):
     """Config of DeAR. Layers are counted from 1."""
+
+    former: ClassVar[Mapping[str, Former]] = {"routing": Former("strict_routing", ((False, "open"), (True, "strict")))}
 
     first_layer: int | None = Field(default=None, ge=1)
     """First vision layer that sees new tokens (J); default: the last four layers."""
@@ -26,9 +31,9 @@ class DearConfig(Settings):
     """Learnable tokens inserted between the start token and the words."""
     beta: float = Field(default=0.9, ge=0, le=1)
     """Knowledge anchoring: weight of the raw token when a token is carried to the next layer."""
-    strict_routing: bool = False
-    """Let a token read the image through its own attribute's heads and the mixed ones only. By the paper's mask the
-    tokens of all attributes read it through every specialised head, and differ only in who reads them."""
+    routing: Routing = "open"
+    """What tokens read in the heads of other attributes: open, the image (the main text's Eq. 9, so that they differ
+    only in who reads them); strict, nothing but themselves (the supplement's section B)."""
     token_std: float = Field(default=0.02, gt=0)
     """Standard deviation of the tokens' random start."""
     projection: Literal["copy", "random", "low_rank"] = "copy"

@@ -12,14 +12,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dear.methods.dear.config import Routing
 from dear.roles.rolemap import HeadRole, Role
 
 
-def kind_table(head: HeadRole, attributes: Sequence[str], *, strict: bool = False) -> Tensor:
+def kind_table(head: HeadRole, attributes: Sequence[str], *, routing: Routing = "open") -> Tensor:
     """(G, G) booleans: may a query of kind i see a key of kind j in this head?
 
-    By Eq. 8 an attribute's head hides the other attributes' tokens as keys, but as queries they see the image through
-    it as well. Where `strict`, they see nothing in it but themselves.
+    An attribute's head hides the other attributes' tokens as keys. As queries, they see the image through it as well if
+    the routing is open (the main text's Eq. 9); if it is strict (the supplement's section B), nothing but themselves.
     """
     kinds = len(attributes) + 1
     sees_GG = torch.ones(kinds, kinds, dtype=torch.bool)
@@ -31,7 +32,7 @@ def kind_table(head: HeadRole, attributes: Sequence[str], *, strict: bool = Fals
         own = attributes.index(head.concept) + 1
         sees_GG[:, 1:] = False
         sees_GG[:, own] = True
-        if strict:
+        if routing == "strict":
             others = [kind for kind in range(1, kinds) if kind != own]
             sees_GG[others] = False
             sees_GG[others, others] = True
@@ -45,8 +46,8 @@ def token_kinds(originals: int, attributes: int, tokens_per_attribute: int = 1) 
 
 
 def layer_mask(
-    heads: Sequence[HeadRole], attributes: Sequence[str], kinds_L: Tensor, *, strict: bool = False
+    heads: Sequence[HeadRole], attributes: Sequence[str], kinds_L: Tensor, *, routing: Routing = "open"
 ) -> Tensor:
     """(H, L, L) booleans for one layer's heads, True where the query (row) may see the key (column)."""
-    tables_HGG = torch.stack([kind_table(head, attributes, strict=strict) for head in heads]).to(kinds_L.device)
+    tables_HGG = torch.stack([kind_table(head, attributes, routing=routing) for head in heads]).to(kinds_L.device)
     return tables_HGG[:, kinds_L][:, :, kinds_L]

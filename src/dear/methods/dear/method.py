@@ -20,7 +20,7 @@ from dear.config import Settings
 from dear.data.prompts import ClassList
 from dear.errors import ConfigError
 from dear.methods.about import About
-from dear.methods.base import Batch, Method, Needs, Output, tokens_of, unit
+from dear.methods.base import Batch, Method, Needs, Output, Reading, tokens_of, unit
 from dear.methods.dear.config import DearConfig
 from dear.methods.dear.fusion import fuse, initial_scalars
 from dear.methods.dear.masks import layer_mask, token_kinds
@@ -105,7 +105,7 @@ class DearMethod(Method):
         """(1, H, L, L) mask of a layer."""
         config, attributes = self.config, self.roles.attributes
         kinds_L = token_kinds(clip.vision.rows, len(attributes), config.tokens_per_attribute)
-        return layer_mask(self.roles.layer(layer), attributes, kinds_L, strict=config.strict_routing)[None]
+        return layer_mask(self.roles.layer(layer), attributes, kinds_L, routing=config.routing)[None]
 
     def facts(self) -> dict[str, str]:
         """Fusion weights and head counts."""
@@ -171,6 +171,18 @@ class DearMethod(Method):
         fusion = -alpha_cls.log() if config.fusion_loss == "neg_log" else 1 - alpha_cls
         total = ce + config.lambda_reg * (reg_image + reg_text) + config.lambda_fusion * fusion
         return {"total": total, "ce": ce, "reg_image": reg_image, "reg_text": reg_text, "fusion": fusion}
+
+    def readings(self, clip: FrozenClip, readout: str) -> tuple[Reading, ...]:
+        """[CLS] alone, or all features by their fusion weights; tokens are carried from layer to layer by 1 - β."""
+        if readout != "fusion":
+            return (Reading(),)
+        alpha, each, projection = self.alpha.tolist(), self.config.tokens_per_attribute, self._projection(clip)
+        places = [clip.vision.rows + number * each for number in range(len(self.roles.attributes))]
+        tokens = (
+            Reading(name, weight, tuple(range(at, at + each)), 1 - self.config.beta, projection)
+            for name, weight, at in zip(self.roles.attributes, alpha[1:], places, strict=True)
+        )
+        return (Reading(weight=alpha[0]), *tokens)
 
     def _image_features(self, clip: FrozenClip, prefix_BND: Tensor) -> tuple[Tensor, Tensor]:
         """Unit features of [CLS] (B, E) and of each attribute (B, K, E)."""

@@ -1,0 +1,258 @@
+"""Why a photo gets its answer, in one call and as a page: bars by attribute, heat maps, strongest heads, the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from dear.backbone.clip import FrozenClip
+from dear.data.images import as_rgb, open_image
+from dear.engine.ranks import local_device
+from dear.errors import ConfigError, InputError, RoleMapError
+from dear.explanation import MLPS, START, UNKNOWN, Explanation, explain_image, picture_seen
+from dear.files import as_folder, is_folder, write_result
+from dear.loading import load
+from dear.methods.dear.method import ROLES
+from dear.methods.dear.roles import check_roles, shipped_roles
+from dear.methods.zero_shot import ZeroShot
+from dear.model import Model
+from dear.reports.heat import faded, overlay, png
+from dear.reports.plots import bar_chart, heat_legend
+from dear.reports.render import render
+from dear.roles.grid import head_word
+from dear.roles.rolemap import RoleMap
+
+HEADS = 10
+"""Heads that are listed."""
+LEAST = 0.005
+"""Logits below this are not worth naming in a caption."""
+SHOWN_REST = 5e-4
+"""A rest below this is rounding, and shown as a number only."""
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """A picture with its evidence, what it is of, and the numbers below it."""
+
+    name: str
+    png: bytes
+    caption: str
+
+
+@dataclass(frozen=True)
+class ClassMaps:
+    """The heat maps of one class, on one scale."""
+
+    title: str
+    legend: str
+    maps: tuple[HeatMap, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """An explanation as a page shows it."""
+
+    title: str
+    picture: bytes
+    faded: Image.Image
+    answers: list[list[str]]
+    sum: str
+    how: str
+    chart: str
+    classes: tuple[ClassMaps, ...]
+    heads: list[list[str]]
+    groups: list[list[str]]
+    readings: list[list[str]]
+    notes: tuple[str, ...]
+    class_names: tuple[str, ...]
+
+
+def explain(
+    run: str | Path | Model | FrozenClip,
+    image: str | Path | Image.Image,
+    classes: Sequence[str] | None = None,
+    *,
+    template: str | None = None,
+    roles: str | Path | RoleMap | None = None,
+    readout: str | None = None,
+    top_k: int = 3,
+    out: str | Path | None = None,
+    device: str | None = None,
+) -> Explanation:
+    """Say why an image gets its answer: its logits as exact sums over heads, attributes, MLPs and patches.
+
+    Args:
+        run: folder of a run or adapter, a loaded model, or a CLIP, which answers as it is.
+        image: a path or a PIL image.
+        classes: other classes than the run's; a CLIP needs some.
+        template: the prompt around a class name.
+        roles: what the heads do: a role map, its name or its path; by default the run's, or the CLIP's shipped one.
+        readout: name of the method's readout; by default its first.
+        top_k: how many of the likeliest classes to explain.
+        out: HTML page to write.
+        device: "cpu", "cuda"; by default a GPU if there is one.
+    """
+    if out is not None and Path(out).suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"The page of an explanation is a .html file, not {Path(out).name!r}.")
+    if not isinstance(image, str | Path | Image.Image):
+        raise InputError(f"Paths and PIL images are explained, but got an object of type {type(image).__name__}.")
+    shown = as_rgb(image) if isinstance(image, Image.Image) else open_image(Path(image))
+    model = _model(run, device)
+    if classes is not None or template is not None:
+        model = model.for_classes(classes if classes is not None else model.required_classes().names, template)
+    known = roles_of(model, roles)
+    tensor = model.clip.preprocess_eval(shown)
+    name = "image" if isinstance(image, Image.Image) else Path(image).name
+    found = explain_image(model, tensor, roles=known, readout=readout, top_k=top_k, name=name)
+    if out is not None:
+        write_result(Path(out), explanation_html(found, picture_seen(model.clip, tensor), model, known))
+    return found
+
+
+def _model(run: str | Path | Model | FrozenClip, device: str | None) -> Model:
+    if isinstance(run, Model):
+        return run
+    if isinstance(run, FrozenClip):
+        return Model(run, ZeroShot(run, ZeroShot.Config()))
+    return load(as_folder(run), device=local_device(device))
+
+
+def roles_of(model: Model, roles: str | Path | RoleMap | None = None) -> RoleMap | None:
+    """The map that was asked for, else the one saved with the method, else the one shipped for the CLIP, else none."""
+    if roles is None and ROLES in model.method.files:
+        return RoleMap.from_json(model.method.files[ROLES], where=ROLES)
+    if roles is None:
+        try:
+            return shipped_roles(model.clip)
+        except RoleMapError:
+            return None
+    if not isinstance(roles, str | Path | RoleMap):
+        raise ConfigError(f"A role map is a RoleMap, a path or a name, not a {type(roles).__name__}.")
+    if isinstance(roles, str | Path):
+        roles = RoleMap.load(Path(roles) / ROLES if is_folder(roles) else roles)
+    check_roles(roles, model.clip, min((head.layer for head in roles.heads), default=1))
+    return roles
+
+
+def explanation_html(found: Explanation, picture: Image.Image, model: Model, roles: RoleMap | None) -> str:
+    """The page as text; it needs no other file and no network."""
+    view = view_of(found, picture, roles)
+    title = f"Why “{found.classes[0]}”?"
+    subtitle = f"{found.image}; {found.method} on {model.clip.name}, readout {found.readout}"
+    return render("explain.html", title=title, subtitle=subtitle, view=view)
+
+
+def view_of(found: Explanation, picture: Image.Image, roles: RoleMap | None, title: str = "") -> View:
+    """What a page shows of an explanation."""
+    groups = {name: one for name, one in found.by_group().items() if name != "rest" or _is_seen(one)}
+    drawn = {name: found.against_average(one).tolist() for name, one in groups.items()}
+    lines = {f"for “{name}”": [one[i] for one in drawn.values()] for i, name in enumerate(found.classes)}
+    what = "beyond the average class" if found.average else "for the class"
+    readings = found.by_reading()
+    return View(
+        title=title,
+        picture=png(picture.resize((224, 224), Image.Resampling.BICUBIC)),
+        faded=faded(picture),
+        answers=_answers(found),
+        sum=_sum(found),
+        how=found.how,
+        chart=bar_chart(f"Logits {what}, by what the heads do", list(drawn), lines),
+        classes=tuple(_class_maps(found, at) for at in range(len(found.classes))) if found.groups else (),
+        heads=_heads(found, roles),
+        groups=_rows(found, groups),
+        readings=_rows(found, readings) if len(readings) > 2 else [],
+        notes=_notes(found, roles),
+        class_names=found.classes,
+    )
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """A number with its sign; zero has +."""
+    return f"{round(value, digits) + 0.0:+.{digits}f}"
+
+
+def _is_seen(values: Tensor) -> bool:
+    return bool(values.abs().max() > SHOWN_REST)
+
+
+def _answers(found: Explanation) -> list[list[str]]:
+    rows = zip(found.classes, found.probabilities, found.logits, found.sums(), strict=True)
+    return [[name, f"{100 * p:.1f} %", f"{z:.4f}", f"{total:.4f}"] for name, p, z, total in rows]
+
+
+def _sum(found: Explanation) -> str:
+    text = f"The parts sum to {found.sums()[0]:.3f}; the logit is {found.logits[0]:.3f}."
+    if not found.average:
+        return text
+    return (
+        f"{text} The average class has {found.average:.3f}: what is {found.logits[0] - found.average:.3f} above it is "
+        f"drawn here."
+    )
+
+
+def _rows(found: Explanation, values: dict[str, Tensor]) -> list[list[str]]:
+    """Logits by name, for each class that is shown and for the average one, with the sum as the last row."""
+    total = torch.stack(list(found.by_group().values())).sum(0)
+    rows = [[name, *(signed(one) for one in each.tolist())] for name, each in (*values.items(), ("sum", total))]
+    return rows if found.average else [row[:-1] for row in rows]
+
+
+def _heads(found: Explanation, roles: RoleMap | None) -> list[list[str]]:
+    """The heads that speak most for or against the likeliest class."""
+    known = {(head.layer, head.head): head for head in roles.heads} if roles else {}
+    said = {place: found.against_average(values).tolist() for place, values in found.by_place().items()}
+    strongest = sorted(said, key=lambda place: (-abs(said[place][0]), place))[:HEADS]
+    rows = []
+    for place in strongest:
+        head = known.get(place)
+        phrases = ", ".join(head.phrases[:3]) if head else ""
+        does = head_word(head) if head else "no role"
+        rows.append([f"{place[0]}.{place[1]}", does, phrases, *(signed(one) for one in said[place])])
+    return rows
+
+
+def _class_maps(found: Explanation, at: int) -> ClassMaps:
+    """A heat map for each attribute that has heads, all on one scale."""
+    named = [name for name in found.attributes if name in found.groups]
+    heats = {name: found.heat(name)[at] for name in named}
+    largest = max((float(one.abs().max()) for one in heats.values()), default=0.0)
+    maps = []
+    for name, heat in heats.items():
+        taken = {where: float(one[at]) for where, one in found.elsewhere(name).items()}
+        total, patches = float(heat.sum()) + sum(taken.values()), float(heat.sum())
+        others = "".join(f", {where} {value:+.2f}" for where, value in taken.items() if abs(value) >= LEAST)
+        caption = f"{name} {signed(total, 2)}" + (f" (patches {signed(patches, 2)}{others})" if others else "")
+        maps.append(HeatMap(name, overlay(heat, largest), caption))
+    return ClassMaps(f"For “{found.classes[at]}”", heat_legend(largest), tuple(maps))
+
+
+def _notes(found: Explanation, roles: RoleMap | None) -> tuple[str, ...]:
+    notes = []
+    if roles is None:
+        notes.append(
+            "There is no role map for this CLIP, so that heads have numbers only: make one with 'dear roles discover' "
+            "and give it as --roles."
+        )
+    if found.without_heads:
+        missing = ", ".join(found.without_heads)
+        notes.append(f"The role map has no head for {missing}: nothing can be said about how much that counted.")
+    if found.average:
+        notes.append(
+            "Bars, heat maps and heads are differences from the average class: what all classes get alike decides "
+            "nothing."
+        )
+    notes.append(
+        f"{UNKNOWN}: layers that the role map does not describe. {MLPS}: no head looks anywhere in them, so they have "
+        f"no map. {START}: what the row that is read begins with."
+    )
+    if roles is not None:
+        notes.append(
+            "A heat map shows which patches a group of heads took its evidence from in its own layer. By then a "
+            "patch's row has seen other patches, so that evidence can lie beside what it is about."
+        )
+    return tuple(notes)
