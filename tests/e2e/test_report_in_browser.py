@@ -22,7 +22,7 @@ from dear.reports.role_page import role_page
 from dear.reports.run_data import evaluate_halves, run_page
 from dear.reports.run_page import run_html
 from dear.reports.sheet import write_sheet
-from dear.retrieval.index import Hit
+from dear.retrieval.search import Hit
 from dear.roles.rolemap import RoleMap
 from needs import needs
 from papers import findings

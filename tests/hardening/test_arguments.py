@@ -5,7 +5,7 @@ import torch
 
 import dear
 from dear.errors import DearError
-from dear.retrieval.index import update_index
+from dear.retrieval.update import update_index
 from small_runs import FEW
 
 WRONG = {
