@@ -20,7 +20,8 @@ old_app = typer.Typer(help="The former name of 'dear search'.", cls=Group)
 Photos = Annotated[Path, typer.Argument(metavar="PHOTOS", help="Folder of images, and of folders of images.")]
 Extra = Annotated[Path | None, typer.Argument(metavar="", hidden=True, help="PHOTOS, if RUN comes first.")]
 Query = Annotated[
-    str | None, typer.Argument(metavar="QUERY", help="An image, or a text such as 'a striped star'.", show_default=False)
+    str | None,
+    typer.Argument(metavar="QUERY", help="An image, or a text such as 'a striped star'.", show_default=False),
 ]
 MadeBy = Annotated[
     Path | None, typer.Option("--run", metavar="RUN", help="Adapter to search with: folder of a run or saved adapter.")
@@ -60,7 +61,9 @@ def index(
     run: MadeBy = None,
     to: Annotated[
         Path | None,
-        typer.Option("--out", "--index", metavar="INDEX", help="Folder for the index; with --run by default RUN/index."),
+        typer.Option(
+            "--out", "--index", metavar="INDEX", help="Folder for the index; with --run by default RUN/index."
+        ),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the index of another folder or CLIP.")
@@ -109,7 +112,9 @@ def find(
     by: By = "cls",
     without: Annotated[
         list[str] | None,
-        typer.Option("--not", metavar="NAME", help="Attribute to leave out: compare by everything else; may be repeated."),
+        typer.Option(
+            "--not", metavar="NAME", help="Attribute to leave out: compare by everything else; may be repeated."
+        ),
     ] = None,
     swap: Annotated[
         list[str] | None,
@@ -138,16 +143,17 @@ def find(
     from dear.engine.ranks import local_device
     from dear.reports.sheet import write_found
     from dear.retrieval.encoder import encoder_of
-    from dear.retrieval.search import asked, check
+    from dear.retrieval.search import asked, check, opened
     from dear.retrieval.search import find as find_in
-    from dear.retrieval.search import opened
 
     told: dict[str, Any] = {"by": by, "without": tuple(without or ()), "swap": _swaps(swap), "top_k": top_k}
     wanted = asked(query, text=text, min_score=_least(min_score), **told)
     stored, model = opened(folder, to)
     check(stored, wanted)
     if run is not None and clip is not None:
-        raise ConfigError("The index was made by a CLIP (--clip) or by an adapter (--run): name one of them, or neither.")
+        raise ConfigError(
+            "The index was made by a CLIP (--clip) or by an adapter (--run): name one of them, or neither."
+        )
     on = local_device(device)
     given: Any = run or model
     if clip is not None:

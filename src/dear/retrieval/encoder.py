@@ -133,7 +133,9 @@ def encoder_of(
             name, tag, device or "cpu", precision=made_by["precision"], seed=int(made_by.get("seed", 0))
         )
     except DearError as error:
-        raise type(error)(f"The index in {index.out} needs its CLIP; name it by --clip if it is elsewhere. {error}") from error
+        raise type(error)(
+            f"The index in {index.out} needs its CLIP; name it by --clip if it is elsewhere. {error}"
+        ) from error
     return _from_groups(clip, groups, tuple(index.manifest.lacking))
 
 

@@ -105,7 +105,9 @@ def check(index: Index, ask: Ask) -> None:
     for kind in (*ask.without, *swapped):
         index.number(kind)
         if kind == WHOLE:
-            raise ConfigError(f"{WHOLE!r} is the image as a whole: leave out or exchange one of its parts, such as color.")
+            raise ConfigError(
+                f"{WHOLE!r} is the image as a whole: leave out or exchange one of its parts, such as color."
+            )
     if (ask.without or swapped) and not index.manifest.parts:
         raise ConfigError(
             "The features of this index are not parts of a whole, so none can be left out or exchanged: index the photos "
