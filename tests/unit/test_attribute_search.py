@@ -1,4 +1,4 @@
-"""Features of heads without training, and search by them: exact sums, attributes told apart, parts left out and swapped."""
+"""Features of heads without training, and search by them: exact sums, attributes told apart, parts left out."""
 
 import pytest
 import torch
@@ -122,7 +122,7 @@ def test_each_attribute_is_found_by_its_own_heads(scenes):
 
 
 def test_scores_are_plain_cosines(scenes, monkeypatch):
-    encoder, index, _ = scenes
+    _, index, _ = scenes
     monkeypatch.setattr("dear.retrieval.index.BLOCK", 50)
     parts = {kind: index.features(kind) for kind in index.kinds}
     lengths = torch.from_numpy(index.segments[0].lengths)
@@ -155,7 +155,7 @@ def test_one_attribute_of_another_image(scenes):
     encoder, index, shown = scenes
     blue = next(name for name, words in shown.items() if words.color == "blue" and name != "blue.png")
     (found,) = find(encoder, index, index.folder / "red.png", swap={"color": index.folder / blue}, top_k=2)
-    assert [hit.path.name for hit in found.hits][0] == "blue.png"
+    assert found.hits[0].path.name == "blue.png"
     assert found.title == "Nearest as a whole, with the color of another image"
 
 
@@ -180,7 +180,8 @@ def test_words(scenes):
 
 def test_a_least_score_is_proposed_by_the_spread(scenes):
     encoder, index, shown = scenes
-    assert proposed(torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0])) == pytest.approx(2 + 3 * 1.4826)
+    assert proposed(torch.tensor([0.1] * 20 + [0.5, 0.6, 0.7, 0.8, 0.9])) == pytest.approx(0.1 + 0.75 * 0.6)
+    assert proposed(torch.tensor([0.5])) == 0.5
     (found,) = find(encoder, index, index.folder / "red.png", by="location", top_k=60)
     right = shown["red.png"].location
     assert all(shown[hit.path.name].location == right for hit in found.hits if hit.matches)
@@ -200,7 +201,7 @@ def test_search_needs_only_the_index(scenes, world, monkeypatch):
     """What made it stands in it, and Python does what the command does."""
     encoder, index, _ = scenes
     hits = dear.search(index.out, index.folder / "red.png", by="shape", top_k=2)
-    assert [hit.path.name for hit in hits][0] == "red.png"
+    assert hits[0].path.name == "red.png"
     assert {hit.by for hit in dear.search(index.out, "a red shape", by="all", top_k=1)} == set(index.kinds)
     assert dear.search(world, index.folder / "red.png", index=index.out, by="shape", top_k=2) == hits
     again = encoder_of(read_index(index.out))

@@ -61,9 +61,7 @@ def index(
     run: MadeBy = None,
     to: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "--index", metavar="INDEX", help="Folder for the index; with --run by default RUN/index."
-        ),
+        typer.Option("--out", "--index", metavar="INDEX", help="Folder for the index; by default RUN/index."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the index of another folder or CLIP.")
@@ -113,7 +111,7 @@ def find(
     without: Annotated[
         list[str] | None,
         typer.Option(
-            "--not", metavar="NAME", help="Attribute to leave out: compare by everything else; may be repeated."
+            "--not", metavar="NAME", help="Attribute to leave out, to compare by everything else; may be repeated."
         ),
     ] = None,
     swap: Annotated[
@@ -127,7 +125,7 @@ def find(
         str | None,
         typer.Option(
             metavar="SCORE|auto",
-            help="Leave out results below this score; auto for the one proposed by the index's spread.",
+            help="Leave out results below this score; auto for the one proposed by the spread of scores.",
         ),
     ] = None,
     sheet: SheetFile = None,
@@ -151,9 +149,7 @@ def find(
     stored, model = opened(folder, to)
     check(stored, wanted)
     if run is not None and clip is not None:
-        raise ConfigError(
-            "The index was made by a CLIP (--clip) or by an adapter (--run): name one of them, or neither."
-        )
+        raise ConfigError("An index is made by a CLIP (--clip) or by an adapter (--run): name one of them, or neither.")
     on = local_device(device)
     given: Any = run or model
     if clip is not None:
@@ -180,8 +176,8 @@ def _print(found: Found, as_json: bool, *, headed: bool, left_out: bool) -> None
         say(f"Nothing by {found.by} reaches a score of {found.least:.3f}.")
     elif below:
         say(
-            f"{below} of {len(found.hits)} by {found.by} lie below {found.least:.3f}, the score that the index's own "
-            f"spread proposes: --min-score auto leaves them out."
+            f"{below} of {len(found.hits)} by {found.by} lie below {found.least:.3f}, the least score that is "
+            f"proposed: --min-score auto leaves them out."
         )
 
 

@@ -81,8 +81,8 @@ def head_encoder(
     if not named:
         known = ", ".join(groups)
         raise ConfigError(
-            f"The role map has no head for any of {', '.join(found.attributes)}, so there is no attribute to search by: "
-            f"choose kinds that it has ({known}) or single heads such as head:{found.heads[-1].layer}.0."
+            f"The role map has no head for any of {', '.join(found.attributes)}, so there is no attribute to search "
+            f"by: choose kinds that it has ({known}) or single heads such as head:{found.heads[-1].layer}.0."
         )
     chosen = {name: _heads_of(name, groups, found.attributes) for name in named if name != WHOLE}
     return _from_groups(clip, chosen, tuple(name for name in found.attributes if name not in core))

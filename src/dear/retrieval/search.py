@@ -28,8 +28,8 @@ from dear.retrieval.index import BLOCK, INDEX, WHOLE, Index, read_index
 
 ALL = "all"
 AUTO = "auto"
-SPREADS = 3.0
-"""A hit is proposed if it lies more than this number of robust standard deviations above the median score."""
+WAY, BEST = 0.75, 5
+"""A least score is proposed at this part of the way from the median score to the median of this number of best ones."""
 ROBUST = 1.4826
 """Standard deviation of a normal distribution by its median absolute deviation."""
 SPANNED = 0.999
@@ -105,13 +105,11 @@ def check(index: Index, ask: Ask) -> None:
     for kind in (*ask.without, *swapped):
         index.number(kind)
         if kind == WHOLE:
-            raise ConfigError(
-                f"{WHOLE!r} is the image as a whole: leave out or exchange one of its parts, such as color."
-            )
+            raise ConfigError(f"{WHOLE!r} is the image as a whole: leave out or exchange a part of it, such as color.")
     if (ask.without or swapped) and not index.manifest.parts:
         raise ConfigError(
-            "The features of this index are not parts of a whole, so none can be left out or exchanged: index the photos "
-            "with --clip CLIP instead of an adapter."
+            "The features of this index are not parts of a whole, so none can be left out or exchanged: index the "
+            "photos with --clip CLIP instead of an adapter."
         )
     if ask.without and ask.by not in (WHOLE, ALL):
         raise ConfigError(f"--by {ask.by} compares one part of an image and --not leaves one out: choose one of them.")
@@ -203,9 +201,13 @@ def nearest(query_E: Tensor, features_NE: Tensor, count: int) -> list[tuple[int,
 
 
 def proposed(scores_N: Tensor) -> float:
-    """The score below which nothing matches, by the spread of a query's scores: median + 3 robust deviations."""
-    middle, spread = _spread(scores_N)
-    return middle + SPREADS * spread
+    """The score below which nothing matches, by the spread of a query's scores over the index.
+
+    Three quarters of the way from the median, which is what images have in common that do not match, to the five best.
+    """
+    middle = float(scores_N.median())
+    best = float(scores_N.topk(min(BEST, len(scores_N))).values.median())
+    return middle + WAY * (best - middle)
 
 
 def _spread(scores_N: Tensor) -> tuple[float, float]:
@@ -264,8 +266,8 @@ def unlike(kind: str, other: str, cosine: float) -> str:
     if cosine < ALIKE or kind == WHOLE:
         return ""
     return (
-        f"The {kind} feature is nearly the {other} feature here (mean cosine {cosine:.2f}), so these are not the nearest "
-        f"by {kind}; features of heads tell them apart: index with --clip CLIP."
+        f"The {kind} feature is nearly the {other} feature here (mean cosine {cosine:.2f}), so these are not the "
+        f"nearest by {kind}; features of heads tell them apart: index with --clip CLIP."
     )
 
 

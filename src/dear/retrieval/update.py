@@ -122,8 +122,8 @@ def _reusable(out: Path, root: Path, encoder: Encoder, overwrite: bool) -> Index
     same = (old.model_sha256, old.folder, old.kinds) == (encoder.mark, root.resolve(), encoder.kinds)
     if not same and not overwrite and len(old.manifest.made_by) and "heads" in encoder.made_by:
         raise OverwriteError(
-            f"The index in {out} was made by another CLIP, role map or choice of kinds: give another folder, or replace "
-            f"it by --overwrite."
+            f"The index in {out} was made by another CLIP, role map or choice of kinds: give another folder, or "
+            f"replace it by --overwrite."
         )
     return old if same else None
 

@@ -88,9 +88,7 @@ def _named_groups(clip: FrozenClip, by: Mapping[str, Sequence[Any]]) -> Groups:
     found: Groups = {}
     for name, heads in by.items():
         if not isinstance(name, str) or name == REST or isinstance(heads, str) or not isinstance(heads, Sequence):
-            raise ConfigError(
-                f"The group {name!r} is not a name with a list of heads, as in {{'mine': ['11.4', '9.0']}}."
-            )
+            raise ConfigError(f"The group {name!r} is no name with a list of heads, as in {{'mine': ['11.4', '9.0']}}.")
         found[name] = [place_of(head) for head in heads]
         if not found[name]:
             raise ConfigError(f"The group {name!r} has no heads: name at least one, as in '11.4'.")
