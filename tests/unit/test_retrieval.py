@@ -199,7 +199,7 @@ def test_an_index_of_the_second_format_is_continued(model, photos, tmp_path):
     data = save({"features": features.contiguous()})
     content = {"format": "dear-index", "format_version": 2, "folder": str(index.folder), "kinds": list(index.kinds)}
     content |= {"model_sha256": index.model_sha256, "features": f"features-{sha256(data)[:16]}.safetensors"}
-    content["images"] = [[stamp.path, stamp.bytes, stamp.mtime_ns] for stamp in index.images]
+    content["images"] = [[stamp.path, stamp.size, stamp.mtime_ns] for stamp in index.images]
     (old / content["features"]).write_bytes(data)
     (old / "index.json").write_bytes(documents.to_json(documents.sealed(content)))
     assert same_features(read_index(old), index, atol=1e-3)

@@ -29,8 +29,8 @@ FORMAT, FORMAT_VERSION = "dear-index", 3
 INDEX = "index.json"
 WHOLE = "cls"
 """The kind of feature that is the image as a whole."""
-BLOCK = 4096
-"""Rows that are compared at once: in fp32 they fit a processor's cache."""
+BLOCK = 1024
+"""Rows that are compared at once: in fp32 they stay in a processor's cache."""
 TRIES = 5
 """How often a reader starts again because a writer has just replaced segments."""
 MOST_DEAD = 0.25
@@ -119,8 +119,12 @@ class Index:
         return self.kinds.index(kind)
 
     def blocks(self, *kinds: str) -> Iterator[tuple[int, int, list[Tensor], Tensor]]:
-        """Stretches of rows: first row, end, their unit features of each kind (B, E) in fp32, their lengths (B, G)."""
+        """Stretches of rows: first row, end, their unit features of each kind (B, E) in fp32, their lengths (B, G).
+
+        The features lie in memory that the next stretch takes over.
+        """
         numbers, start = [self.number(kind) for kind in kinds], 0
+        memory = [torch.empty(BLOCK, self.manifest.embed) for _ in kinds]
         for segment in self.segments:
             columns = [torch.from_numpy(segment.feature(number)) for number in numbers]
             lengths = torch.from_numpy(segment.lengths)[:, numbers] if len(numbers) > 1 else torch.empty(0)
@@ -129,14 +133,17 @@ class Index:
                 yield (
                     start + first,
                     start + last,
-                    [column[first:last].float() for column in columns],
+                    [
+                        own[: last - first].copy_(column[first:last])
+                        for own, column in zip(memory, columns, strict=True)
+                    ],
                     lengths[first:last],
                 )
             start += segment.rows
 
     def features(self, kind: str) -> Tensor:
         """(number of images, E) features of one kind, in memory."""
-        found = [block for _, _, (block,), _ in self.blocks(kind)]
+        found = [block.clone() for _, _, (block,), _ in self.blocks(kind)]
         return torch.cat(found)[self.alive] if found else torch.empty(0, self.manifest.embed)
 
     def sample(self, kind: str, most: int) -> Tensor:

@@ -35,7 +35,7 @@ HEADER = struct.Struct("<8sIIQQQ")
 """Magic, kinds, embedding, rows, dead rows, bytes of paths."""
 RECORD = np.dtype(
     [
-        ("bytes", "<u8"),
+        ("size", "<u8"),
         ("mtime_ns", "<i8"),
         ("content", "<u8", (2,)),
         ("path", "<u8"),
@@ -74,7 +74,7 @@ class Stamp(NamedTuple):
     """A file as it was when it was encoded."""
 
     path: str
-    bytes: int
+    size: int
     mtime_ns: int
     content: bytes = bytes(16)
     """First half of its SHA-256; zeros if unknown."""
@@ -113,7 +113,7 @@ def _records(stamps: Sequence[Stamp]) -> tuple[Array, bytes]:
     named = [letters(stamp.path) for stamp in stamps]
     sizes = np.array([len(name) for name in named], np.uint64)
     records_N = np.zeros(len(stamps), RECORD)
-    records_N["bytes"] = [stamp.bytes for stamp in stamps]
+    records_N["size"] = [stamp.size for stamp in stamps]
     records_N["mtime_ns"] = [stamp.mtime_ns for stamp in stamps]
     records_N["content"] = np.frombuffer(b"".join(stamp.content for stamp in stamps), "<u8").reshape(-1, 2)
     records_N["state"] = [stamp.state for stamp in stamps]
@@ -129,12 +129,16 @@ def write_segment(folder: Path, number: int, columns: Columns) -> Entry:
     header = HEADER.pack(MAGIC, kinds, embed, rows, len(columns.dead_D), len(columns.paths))
     blocks: list[Any] = [header, bytes(ALIGN - len(header))]
     for part in parts:
-        data = memoryview(np.ascontiguousarray(part)).cast("B") if part.nbytes else b""
-        blocks += [data, bytes(-part.nbytes % ALIGN)]
+        blocks += [_bytes(part), bytes(-part.nbytes % ALIGN)]
     name = NAME.format(number)
     write_atomic(folder / name, b"".join(blocks))
-    checks = [zlib.crc32(np.ascontiguousarray(part)) if part.nbytes else 0 for part in parts]
+    checks = [zlib.crc32(_bytes(part)) for part in parts]
     return Entry(file=name, rows=rows, dead=len(columns.dead_D), paths=len(columns.paths), crc32=checks)
+
+
+def _bytes(part: Array) -> memoryview:
+    """An array's values as they lie in memory."""
+    return np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
 
 
 class Segment:
@@ -208,7 +212,7 @@ class Segment:
         start, size = self._starts[number], self._sizes[number]
         column = self._mapped[start : start + size]
         if number not in self._checked:
-            if (zlib.crc32(column) if size else 0) != self.entry.crc32[number]:
+            if zlib.crc32(_bytes(column)) != self.entry.crc32[number]:
                 raise damaged(self._folder)
             self._checked.add(number)
         return column

@@ -154,8 +154,8 @@ class _Update:
         """Write what is new, segment by segment, then what is gone."""
         stamps = [self._stamp(name) for name in self.listed.names]
         new = [i for i, stamp in enumerate(stamps) if not self._unchanged(stamp)]
-        sizes = {stamp.bytes for stamp in self.known.values()}
-        for i in (i for i in new if stamps[i].bytes in sizes):
+        sizes = {stamp.size for stamp in self.known.values()}
+        for i in (i for i in new if stamps[i].size in sizes):
             stamps[i] = self._hashed(stamps[i])  # only a file of a known size can be a known one
         copied = [i for i in new if stamps[i].content in self.by_content]
         unseen = [i for i in new if stamps[i].content not in self.by_content]
@@ -200,7 +200,7 @@ class _Update:
         """Rows for files; their earlier rows, if any, no longer count."""
         for stamp in stamps:
             now = self._stamp(stamp.path)
-            same = (now.bytes, now.mtime_ns) == (stamp.bytes, stamp.mtime_ns)
+            same = (now.size, now.mtime_ns) == (stamp.size, stamp.mtime_ns)
             self.waiting.stamps.append(stamp if same else stamp._replace(content=UNKNOWN))
             if stamp.path in self.row_of:
                 self.waiting.dead.append(self.row_of.pop(stamp.path))
