@@ -212,13 +212,13 @@ def test_a_crafted_segment(place, tmp_path):
             made(Stamp(name, 1, 1)).path(0)
     with pytest.raises(DearError, match="damaged"):
         made(Stamp("a.png", 1, 1), dead=[0])  # it may only end rows before its own
-    columns = columns_of(rows.numpy(), [Stamp("a", 1, 1), Stamp("b", 1, 1)], [])
+    columns = columns_of(rows, [Stamp("a", 1, 1), Stamp("b", 1, 1)])
     columns.records_N["path"][1] = 2**63
     entry = write_segment(tmp_path, 1, columns)
     with pytest.raises(DearError, match="damaged"):
         _ = Segment(tmp_path, entry, len(form.kinds), form.embed).records
     with pytest.raises(DearError, match="not finite"):
-        columns_of(np.full((1, 1, 4), np.nan), [Stamp("a", 1, 1)], [])
+        columns_of(torch.full((1, 1, 4), torch.nan), [Stamp("a", 1, 1)])
 
 
 @pytest.mark.covers("C5")

@@ -39,7 +39,8 @@ By = Annotated[str, typer.Option(metavar="NAME", help=BY)]
 Results = Annotated[int, typer.Option("-k", "--top-k", metavar="N", min=1, help="Number of results.")]
 SheetFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Contact sheet to write: a .html or .png file.")]
 OldIndex = Annotated[
-    Path | None, typer.Option("--index", metavar="FOLDER", hidden=True, help="Folder of the index, if RUN comes first.")
+    Path | None,
+    typer.Option("--index", metavar="FOLDER", help="Folder of the index, if INDEX is the run that made it."),
 ]
 
 
@@ -137,7 +138,6 @@ def find(
     to: OldIndex = None,
 ) -> None:
     """Print the images nearest to QUERY, nearest first: as a whole, by one attribute, or by each of them."""
-    from dear.backbone.load import load_clip
     from dear.engine.ranks import local_device
     from dear.reports.sheet import write_found
     from dear.retrieval.encoder import encoder_of
@@ -148,18 +148,23 @@ def find(
     wanted = asked(query, text=text, min_score=_least(min_score), **told)
     stored, model = opened(folder, to)
     check(stored, wanted)
-    if run is not None and clip is not None:
-        raise ConfigError("An index is made by a CLIP (--clip) or by an adapter (--run): name one of them, or neither.")
     on = local_device(device)
-    given: Any = run or model
-    if clip is not None:
-        given = load_clip(clip, pretrained, on)
+    given = _given(run, clip, pretrained, on) or model
     found = find_in(encoder_of(stored, given, device=on), stored, wanted)
     for one in found:
         _print(one, as_json, headed=len(found) > 1, left_out=min_score is not None)
     if sheet is not None:
         write_found(sheet, wanted, found)
         say(f"sheet: {sheet}")
+
+
+def _given(run: Path | None, clip: str | None, pretrained: str | None, device: str) -> Any:
+    """What made the index, if it is named: a run, or a CLIP, which is loaded."""
+    from dear.backbone.load import load_clip
+
+    if run is not None and clip is not None:
+        raise ConfigError("An index is made by a CLIP (--clip) or by an adapter (--run): name one of them, or neither.")
+    return run if clip is None else load_clip(clip, pretrained, device)
 
 
 def _print(found: Found, as_json: bool, *, headed: bool, left_out: bool) -> None:
@@ -188,14 +193,14 @@ def _least(text: str | None) -> float | str | None:
         raise ConfigError(f"--min-score is {text!r}, but is a number, or auto for the proposed one.") from None
 
 
-def _swaps(pairs: list[str] | None) -> dict[str, Path] | None:
+def _swaps(pairs: list[str] | None) -> dict[str, Path]:
     found = {}
     for pair in pairs or ():
         kind, equals, image = pair.partition("=")
         if not equals or not kind.strip() or not image.strip():
             raise ConfigError(f"--swap {pair!r} is not NAME=IMAGE, as in --swap color=other.jpg.")
         found[kind.strip()] = Path(image.strip())
-    return found or None
+    return found
 
 
 @old_app.command("index", hidden=True)

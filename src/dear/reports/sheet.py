@@ -55,7 +55,7 @@ def write_found(path: Path, ask: Ask, found: Sequence[Found]) -> None:
     """Write what a search found, one row per kind of feature, headed by what was asked with."""
     kind = _kind(path)
     asked = [_query(ask.image)] if ask.image is not None else []
-    asked += [_query(image, f"{name} of ") for name, image in (ask.swap or {}).items()]
+    asked += [_query(image, f"{name} of ") for name, image in ask.swap.items()]
     words = f"“{ask.text}”" if ask.text else ""
     several = len(found) > 1
     rows = [

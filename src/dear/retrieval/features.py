@@ -76,6 +76,8 @@ def head_features(clip: FrozenClip, groups: Groups, images: Tensor) -> dict[str,
 
 def fitting_roles(clip: FrozenClip, roles: RoleMap | str | Path | None) -> RoleMap:
     """The role map that is given, or the one shipped for the weights, if it fits the backbone."""
+    if roles is not None and not isinstance(roles, RoleMap | str | Path):
+        raise ConfigError(f"A role map is a RoleMap, a path or a name, not a {type(roles).__name__}.")
     found = roles_for(clip, roles, first_layer=1)
     check_roles(found, clip, min(head.layer for head in found.heads))
     return found

@@ -273,7 +273,7 @@ class Writer:
 
     def append(self, features_NGE: Tensor, stamps: Sequence[Stamp], dead: Sequence[int] = ()) -> None:
         """Add rows, and say which earlier ones no longer count; older segments stay as they are."""
-        columns = columns_of(features_NGE.numpy(), stamps, dead)
+        columns = columns_of(features_NGE, stamps, dead)
         self._try(lambda: self._add([write_segment(self.out, self.manifest.next_number, columns)]))
 
     def tidy(self) -> None:
@@ -293,8 +293,8 @@ class Writer:
         stamps = index.stamps()
         for first in range(0, len(rows), PUT_TOGETHER):
             some = rows[first : first + PUT_TOGETHER]
-            empty = np.zeros((0, len(index.kinds), index.manifest.embed), np.float32)
-            bare = columns_of(empty, [stamps[row] for row in some.tolist()], [])
+            empty = torch.zeros(0, len(index.kinds), index.manifest.embed)
+            bare = columns_of(empty, [stamps[row] for row in some.tolist()])
             features = np.stack([index.gather(kind, some) for kind in range(len(index.kinds))])
             whole = replace(bare, features_GNE=features, lengths_NG=index.lengths(some))
             entries.append(write_segment(self.out, number, whole))

@@ -51,4 +51,4 @@ def read_old(out: Path, content: Mapping[str, Any], version: int) -> OldIndex:
     if features.ndim != 3 or tuple(features.shape[:2]) != (len(form.images), len(form.kinds)):
         raise ValueError("the features do not fit")
     stamps = [Stamp(*image) for image in form.images]
-    return OldIndex(form.folder, form.kinds, form.model_sha256, columns_of(features.numpy(), stamps, []))
+    return OldIndex(form.folder, form.kinds, form.model_sha256, columns_of(features, stamps))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ class Ask:
     text: str | None = None
     by: str = WHOLE
     without: tuple[str, ...] = ()
-    swap: Mapping[str, Query] | None = None
+    swap: Mapping[str, Query] = field(default_factory=dict)
     top_k: int = 12
     min_score: float | str | None = None
     """A least score; "auto" for the proposed one; None to mark what lies below that one."""
@@ -101,7 +101,7 @@ def check(index: Index, ask: Ask) -> None:
     whole_number("top_k", ask.top_k, least=1)
     if ask.by != ALL:
         index.number(ask.by)
-    swapped = tuple(ask.swap or ())
+    swapped = tuple(ask.swap)
     for kind in (*ask.without, *swapped):
         index.number(kind)
         if kind == WHOLE:
@@ -130,19 +130,18 @@ class _Vectors:
 
     parts: Mapping[str, Tensor] | None
     text: Tensor | None
-    swapped: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, encoder: Encoder, ask: Ask) -> _Vectors:
         text = None if ask.text is None else encoder.encode_text([ask.text])[0].float().cpu()
         if ask.image is None:
             return cls(None, text)
-        own, *others = encoder.encode(_batch(encoder, [ask.image, *(ask.swap or {}).values()]))
+        own, *others = encoder.encode(_batch(encoder, [ask.image, *ask.swap.values()]))
         parts = dict(zip(encoder.kinds, own, strict=True))
-        for kind, other in zip(ask.swap or {}, others, strict=True):
+        for kind, other in zip(ask.swap, others, strict=True):
             new = other[encoder.kinds.index(kind)]
             parts |= {WHOLE: parts[WHOLE] - parts[kind] + new, kind: new}
-        return cls(parts, text, frozenset(ask.swap or {}))
+        return cls(parts, text)
 
 
 def _batch(encoder: Encoder, images: Sequence[Query]) -> Tensor:
@@ -277,7 +276,7 @@ def _title(ask: Ask, kind: str, remark: str) -> str:
     words = "Nearest as a whole" if kind == WHOLE else f"Nearest by {kind}"
     if kind == WHOLE and ask.without:
         words = f"Nearest by everything but {' and '.join(ask.without)}"
-    taken = [one for one in ask.swap or () if kind in (WHOLE, one)]
+    taken = [one for one in ask.swap if kind in (WHOLE, one)]
     return words + (f", with the {' and '.join(taken)} of another image" if taken else "")
 
 
@@ -293,9 +292,13 @@ def asked(query: Query | None, *, text: str | None = None, **told: Any) -> Ask:
         raise ConfigError("The text to look for is empty: say what the images show.")
     if not isinstance(told.get("by", WHOLE), str):
         raise ConfigError(f"by is {told['by']!r}, but names a kind of feature, such as 'color'.")
-    without = told.pop("without", ())
-    told["without"] = (without,) if isinstance(without, str) else tuple(without or ())
-    return Ask(image=query, text=text, **told)
+    without, swap = told.pop("without", None) or (), told.pop("swap", None) or {}
+    named = (without,) if isinstance(without, str) else without
+    if not isinstance(named, Sequence) or not all(isinstance(one, str) for one in named):
+        raise ConfigError(f"without is {without!r}, but names kinds of features, such as 'location'.")
+    if not isinstance(swap, Mapping) or not all(isinstance(one, str | Path | Image.Image) for one in swap.values()):
+        raise ConfigError("swap is not a kind of feature with an image, as in {'color': 'other.jpg'}.")
+    return Ask(image=query, text=text, without=tuple(named), swap=dict(swap), **told)
 
 
 def search(

@@ -24,7 +24,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from dear.documents import Form
 from dear.errors import DataError
@@ -97,16 +99,19 @@ class Columns:
         return [*self.features_GNE, self.lengths_NG, self.records_N, self.dead_D, blob]
 
 
-def columns_of(features_NGE: Array, stamps: Sequence[Stamp], dead: Sequence[int] | Array) -> Columns:
+def columns_of(features_NGE: Tensor, stamps: Sequence[Stamp], dead: Sequence[int] = ()) -> Columns:
     """Columns of features that are not yet of unit length, the files they are of, and the rows they make obsolete."""
-    values_NGE = np.ascontiguousarray(features_NGE, np.float32)
-    if not np.isfinite(values_NGE).all():
+    values_NGE = features_NGE.detach().cpu().float()
+    lengths_NG = values_NGE.norm(dim=-1)
+    if not bool(lengths_NG.isfinite().all()):
         raise DataError("Features are not finite: the model is not usable, train it again.")
-    lengths_NG = np.linalg.norm(values_NGE, axis=-1).astype("<f4")
-    unit_NGE = values_NGE / np.maximum(lengths_NG, 1e-12)[..., None]
+    shape = values_NGE.shape[1], values_NGE.shape[0], values_NGE.shape[2]
+    features_GNE = torch.empty(shape, dtype=torch.float16)
+    for kind, rows_NE in enumerate(values_NGE.unbind(1)):
+        features_GNE[kind] = rows_NE / lengths_NG[:, kind, None].clamp(min=1e-12)
     records_N, paths = _records(stamps)
-    features_GNE = np.ascontiguousarray(unit_NGE.transpose(1, 0, 2).astype("<f2"))
-    return Columns(features_GNE, lengths_NG, records_N, np.asarray(dead, "<u8"), paths)
+    stored, lengths = features_GNE.numpy().astype("<f2", copy=False), lengths_NG.numpy().astype("<f4", copy=False)
+    return Columns(stored, lengths, records_N, np.asarray(dead, "<u8"), paths)
 
 
 def _records(stamps: Sequence[Stamp]) -> tuple[Array, bytes]:

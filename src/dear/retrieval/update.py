@@ -72,6 +72,8 @@ def index_images(
     if out is None and (run is None or isinstance(run, Model)):
         raise ConfigError("Name a folder for the index: --out INDEX.")
     to = as_folder(out) if out is not None else as_folder(run) / "index"  # type: ignore[arg-type]
+    if kinds is not None and (isinstance(kinds, str) or not all(isinstance(kind, str) for kind in _items(kinds))):
+        raise ConfigError(f"kinds is {kinds!r}, but lists kinds of features, as in ['color', 'head:11.4'].")
     folder_images(as_folder(folder))
     check_ours(to, "index", resume=not overwrite, overwrite=overwrite)
     if isinstance(run, Model):
@@ -264,6 +266,10 @@ class _Update:
         except OSError:
             return stamp
         return stamp._replace(content=hashlib.sha256(data).digest()[:16])
+
+
+def _items(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, Sequence) else [given]
 
 
 def _next_number(out: Path) -> int:
