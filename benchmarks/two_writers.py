@@ -44,7 +44,8 @@ from dear.evaluation.grid import Setting, run_grid
 from dear.loading import load
 from dear.model import Model
 from dear.paper.run import Order, run_paper
-from dear.retrieval.index import read_index, update_index
+from dear.retrieval.index import read_index
+from dear.retrieval.update import update_index
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 

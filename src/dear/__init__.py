@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from dear.reports.comparing import compare
     from dear.reports.discovering import discover_roles
     from dear.reports.runs import report
-    from dear.retrieval.index import search
+    from dear.retrieval.features import attribute_features
+    from dear.retrieval.search import search
+    from dear.retrieval.update import index_images
     from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
 
 __version__ = "0.2.0"
@@ -45,19 +47,21 @@ _HOMES = {
     "Role": "dear.roles.rolemap",
     "RoleMap": "dear.roles.rolemap",
     "TrainSettings": "dear.engine.settings",
+    "attribute_features": "dear.retrieval.features",
     "compare": "dear.reports.comparing",
     "discover_roles": "dear.reports.discovering",
     "evaluate": "dear.evaluation.runs",
     "explain": "dear.reports.explaining",
     "fit": "dear.engine.fit",
     "get_method": "dear.methods.registry",
+    "index_images": "dear.retrieval.update",
     "list_methods": "dear.methods.registry",
     "load": "dear.loading",
     "load_clip": "dear.backbone.load",
     "open_dataset": "dear.datasets",
     "register": "dear.methods.registry",
     "report": "dear.reports.runs",
-    "search": "dear.retrieval.index",
+    "search": "dear.retrieval.search",
 }
 
 __all__ = [
@@ -77,12 +81,14 @@ __all__ = [
     "Role",
     "RoleMap",
     "TrainSettings",
+    "attribute_features",
     "compare",
     "discover_roles",
     "evaluate",
     "explain",
     "fit",
     "get_method",
+    "index_images",
     "list_methods",
     "load",
     "load_clip",

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from PIL import Image
 
 from dear.backbone.clip import FrozenClip
 from dear.config import whole_number
 from dear.data.descriptions import read_descriptions
-from dear.data.images import ImageList, as_rgb, image_batches, open_image
+from dear.data.images import image_batches, image_list
 from dear.data.prompts import ClassList
 from dear.errors import ImageError, InputError
 from dear.methods.base import Output
@@ -118,7 +117,7 @@ def stream(
     """As `predict`, one by one as they are made, with an error in the place of an image that cannot be read."""
     chosen = model.check_readout(readout)
     whole_number("top_k", top_k, least=1)
-    listed = _as_list(images)
+    listed = image_list(images, _PREDICTS)
     if classes is not None or template is not None or descriptions is not None:
         names = classes if classes is not None else model.required_classes().names
         told = None if descriptions is None else read_descriptions(descriptions)
@@ -145,21 +144,3 @@ def _prediction(image: str, probabilities: torch.Tensor, names: Sequence[str], t
     best = probabilities.topk(min(top, len(names)))
     named = tuple((names[i], p) for p, i in zip(best.values.tolist(), best.indices.tolist(), strict=True))
     return Prediction(image, *named[0], named)
-
-
-def _as_list(images: object) -> ImageList:
-    if isinstance(images, str | Path | Image.Image):
-        images = [images]
-    if not isinstance(images, Iterable) or isinstance(images, torch.Tensor | dict):
-        raise InputError(f"{_PREDICTS}, but got an object of type {type(images).__name__}.")
-    listed = list(images)
-    for index, one in enumerate(listed):
-        if not isinstance(one, str | Path | Image.Image):
-            raise InputError(f"{_PREDICTS}, but number {index} is of type {type(one).__name__}.")
-
-    def open_one(index: int) -> Image.Image:
-        one = listed[index]
-        return as_rgb(one) if isinstance(one, Image.Image) else open_image(Path(one))
-
-    names = [f"image {i}" if isinstance(one, Image.Image) else str(one) for i, one in enumerate(listed)]
-    return ImageList(tuple(names), open_one)

@@ -65,6 +65,8 @@ def place(monkeypatch, tmp_path, clip):
         "dear.evaluation.grid",
         "dear.paper.run",
         "dear.reports.discovering",
+        "dear.retrieval.encoder",
+        "dear.retrieval.update",
     ):
         monkeypatch.setattr(f"{module}.load_clip", lambda *_, **__: clip)
     monkeypatch.setattr("dear.methods.dear.roles.shipped_roles", varied_roles)

@@ -24,7 +24,8 @@ from dear.engine.fit import make_job
 from dear.engine.loop import TrainSettings
 from dear.evaluation.results import CellResult
 from dear.files import sha256
-from dear.retrieval.index import nearest, read_index
+from dear.retrieval.index import read_index
+from dear.retrieval.search import nearest
 from dear.world.datasets import World
 
 HERE = Path(__file__).parent

@@ -5,7 +5,7 @@ import torch
 
 import dear
 from dear.errors import DearError
-from dear.retrieval.index import update_index
+from dear.retrieval.update import update_index
 from small_runs import FEW
 
 WRONG = {
@@ -44,7 +44,34 @@ WRONG = {
         {"run": None},
         {"data": "caltech101", "data_root": 3},
     ],
-    "search": [{"run": 3, "index": None}, {"query": 3}, {"by": 3}, {"top_k": 0}, {"top_k": "x"}, {"index": 3}],
+    "search": [
+        {"source": 3, "index": None},
+        {"query": 3},
+        {"query": None},
+        {"by": 3},
+        {"top_k": 0},
+        {"top_k": "x"},
+        {"index": 3},
+        {"text": 3},
+        {"without": 3},
+        {"without": ["size"]},
+        {"swap": 3},
+        {"swap": {"color": 3}},
+        {"min_score": "x"},
+        {"min_score": float("nan")},
+    ],
+    "index_images": [
+        {"folder": 3},
+        {"folder": "nowhere"},
+        {"out": 3},
+        {"clip": 3},
+        {"roles": 3},
+        {"kinds": 3},
+        {"kinds": [3]},
+        {"run": 3, "clip": None},
+        {"batch_size": 0},
+        {"workers": "x"},
+    ],
     "discover_roles": [
         {"clip": 3},
         {"images": 3},
@@ -119,7 +146,7 @@ def calls(clip, model, photos, tmp_path):
     def searched(**changed):
         if not index.exists():
             update_index(model, photos, index)
-        return dear.search(**{"run": model, "query": "x", "index": index, **changed})
+        return dear.search(**{"source": model, "query": "x", "index": index, **changed})
 
     def others(**changed):
         ((name, value),) = changed.items()
@@ -127,12 +154,14 @@ def calls(clip, model, photos, tmp_path):
         called |= {"save": model.save_pretrained}
         return (called.get(name) or getattr(dear, name))(value)
 
+    indexed = {"folder": photos, "out": tmp_path / "heads", "clip": clip, "roles": model.method.roles}
     discovered = {"clip": clip, "images": photos, "out": tmp_path / "roles", "sentence_model": "none of this name"}
     fitted = {"data": photos, "clip": clip, "shots": 1, "train": FEW, "mask": "all_mixed", "cache": tmp_path / "cache"}
     return {
         "fit": lambda **changed: dear.fit(**{**fitted, "cached_views": 1, **changed}),
         "evaluate": lambda **changed: dear.evaluate(**{"run": model, "data": photos, **changed}),
         "search": searched,
+        "index_images": lambda **changed: dear.index_images(**{**indexed, **changed}),
         "discover_roles": lambda **changed: dear.discover_roles(**{**discovered, **changed}),
         "predict": lambda **changed: model.predict(**{"images": [photos / "ant" / "0.png"], **changed}),
         "load": lambda **changed: dear.load(**{"folder": saved(model, tmp_path), "clip": clip, **changed}),

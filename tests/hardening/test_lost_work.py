@@ -21,7 +21,8 @@ from dear.engine.settings import TrainSettings
 from dear.errors import FolderBusyError, OverwriteError, TrainingError
 from dear.files import write_atomic
 from dear.folders import LOCK, held
-from dear.retrieval.index import read_index, update_index
+from dear.retrieval.index import read_index
+from dear.retrieval.update import update_index
 from helpers import heed_interrupts, make_photos
 from small_runs import grid_on, job_on
 from toys import adapter_hash

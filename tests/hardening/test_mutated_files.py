@@ -6,7 +6,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from safetensors.torch import save_file
 
 import dear
@@ -23,7 +25,10 @@ from dear.evaluation.results import CellResult
 from dear.evaluation.tested import data_of_run
 from dear.folders import check_ours
 from dear.reports.run_data import _curves
-from dear.retrieval.index import find, read_index, update_index
+from dear.retrieval.index import Writer, read_index
+from dear.retrieval.search import find
+from dear.retrieval.segments import Segment, Stamp, columns_of, write_segment
+from dear.retrieval.update import update_index
 from dear.roles.moments import collect_moments
 from dear.roles.rolemap import RoleMap
 from helpers import TINY_CONFIGS, make_photos
@@ -146,16 +151,74 @@ def test_an_index(place):
 @pytest.mark.covers("C5")
 def test_the_features_of_an_index(place, tmp_path):
     folder, model = place
-    index = Path(shutil.copytree(folder / "index", tmp_path / "index"))
-    content = json.loads((index / "index.json").read_text())
-    for tensors in ({}, {"features": model.clip.encode_text(["a"])}, {"features": model.clip.encode_text(["a"])[0, 0]}):
+    index = tmp_path / "index"
+    index.mkdir()
+    content = {"format": "dear-index", "format_version": 2, "folder": str(folder), "kinds": ["cls"]}
+    content |= {"model_sha256": "", "images": [["a.png", 1, 1]]}
+    whole = {"features": model.clip.encode_text(["a"])[None]}
+    for tensors in (whole, {}, {"features": whole["features"][0]}, {"features": whole["features"][0, 0, 0]}):
         save_file(tensors, index / "x.safetensors")
         data = (index / "x.safetensors").read_bytes()
         content["features"] = f"features-{documents.sha256(data)[:16]}.safetensors"
         (index / content["features"]).write_bytes(data)
         (index / "index.json").write_bytes(documents.to_json(documents.sealed(content)))
+        if tensors is whole:
+            assert read_index(index).features("cls").shape == (1, model.clip.geometry.embed_dim)
+            continue
         with pytest.raises(DearError, match="damaged"):
             read_index(index)
+
+
+@pytest.mark.covers("C5", "W9")
+def test_every_byte_of_a_segment_counts(place, tmp_path):
+    """Each byte but the padding is flipped in turn: no search, no update sees anything else than damage."""
+    folder, _ = place
+    (segment,) = (folder / "index").glob("segment-*")
+    index = Path(shutil.copytree(folder / "index", tmp_path / "index")) / segment.name
+    whole = segment.read_bytes()
+    said = 0
+    for at in range(0, len(whole), 7):
+        index.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        try:
+            found = read_index(index.parent)
+            before = read_index(segment.parent)
+            assert found.images == before.images
+            assert all(torch.equal(found.features(kind), before.features(kind)) for kind in found.kinds)
+            assert (found.lengths(np.arange(6)) == before.lengths(np.arange(6))).all()
+        except DearError as error:
+            said += "damaged" in str(error)
+    assert said > 0.9 * len(range(0, len(whole), 7))
+    for cut in (0, 10, len(whole) - 1):
+        index.write_bytes(whole[:cut])
+        with pytest.raises(DearError, match="damaged"):
+            read_index(index.parent)
+
+
+@pytest.mark.covers("C5")
+def test_a_crafted_segment(place, tmp_path):
+    """Whoever can seal an index can lie in it: paths and dead rows that lead elsewhere are refused all the same."""
+    folder, _ = place
+    form = read_index(folder / "index").manifest
+    rows = torch.ones(2, len(form.kinds), form.embed)
+
+    def made(*stamps, dead=()):
+        (tmp_path / "index.json").unlink(missing_ok=True)
+        Writer(tmp_path, form.model_copy(update={"segments": []})).append(rows[: len(stamps)], stamps, dead)
+        return read_index(tmp_path)
+
+    assert made(Stamp("a.png", 1, 1)).path(0).name == "a.png"
+    for name in ("../a.png", "/etc/passwd", "", "a/../../b", "a\0b"):
+        with pytest.raises(DearError, match="damaged"):
+            made(Stamp(name, 1, 1)).path(0)
+    with pytest.raises(DearError, match="damaged"):
+        made(Stamp("a.png", 1, 1), dead=[0])  # it may only end rows before its own
+    columns = columns_of(rows, [Stamp("a", 1, 1), Stamp("b", 1, 1)])
+    columns.records_N["path"][1] = 2**63
+    entry = write_segment(tmp_path, 1, columns)
+    with pytest.raises(DearError, match="damaged"):
+        _ = Segment(tmp_path, entry, len(form.kinds), form.embed).records
+    with pytest.raises(DearError, match="not finite"):
+        columns_of(torch.full((1, 1, 4), torch.nan), [Stamp("a", 1, 1)])
 
 
 @pytest.mark.covers("C5")

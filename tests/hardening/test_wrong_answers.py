@@ -26,7 +26,8 @@ from dear.evaluation.evaluate import evaluate_items
 from dear.evaluation.grid import Setting, run_grid
 from dear.evaluation.tables import to_csv
 from dear.evaluation.tested import data_of_run
-from dear.retrieval.index import read_index, update_index
+from dear.retrieval.index import read_index
+from dear.retrieval.update import update_index
 from dear.roles.moments import collect_moments
 from helpers import make_photos
 from small_runs import FEW, grid_on, job_on

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dear.backbone.split import contributions, parse_groups
+from dear.backbone.split import group_terms, parse_groups
 from dear.backbone.vision import VisionTower
 from dear.errors import ConfigError
 
@@ -42,12 +42,13 @@ def check_names(vision: VisionTower, names: Sequence[str]) -> None:
         if not known and (layer is None or layer > vision.depth):
             raise ConfigError(f"There is no frozen quantity {name!r} in an image tower of {vision.depth} layers.")
         if name.startswith(TERMS):
-            _check_heads(vision, name.removeprefix(TERMS))
+            check_heads(vision, parse_groups(name.removeprefix(TERMS)))
 
 
-def _check_heads(vision: VisionTower, groups: str) -> None:
+def check_heads(vision: VisionTower, groups: Sequence[Sequence[tuple[int, int]]]) -> None:
+    """Refuse heads (layer, head) that the tower does not have."""
     layers = vision.layers
-    for layer, head in (place for group in parse_groups(groups) for place in group):
+    for layer, head in (place for group in groups for place in group):
         if not (1 <= layer <= len(layers) and 0 <= head < layers[layer - 1].heads):
             raise ConfigError(f"There is no head {layer}.{head} in an image tower of {vision.depth} layers.")
 
@@ -90,8 +91,7 @@ def complete(vision: VisionTower, known: Mapping[str, Tensor], names: Sequence[s
         weights = vision.layers[-1].weights(before, before[:, :1])[:, :, 0].mean(1)
         found = {"projected": projected, "feature": projected[:, 0], "cls_attention": weights, **found}
     for name in (name for name in names if name.startswith(TERMS) and name not in found):
-        terms = contributions(vision, _rows(vision, found, 1))
-        found[name] = terms.grouped(parse_groups(name.removeprefix(TERMS)))
+        found[name] = group_terms(vision, _rows(vision, found, 1), parse_groups(name.removeprefix(TERMS)))
     return {name: found[name] for name in names}
 
 

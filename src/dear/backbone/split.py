@@ -57,6 +57,32 @@ def contributions(vision: VisionTower, rows_BND: Tensor) -> Contributions:
     )
 
 
+@torch.no_grad()
+def group_terms(vision: VisionTower, rows_BND: Tensor, groups: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
+    """(B, G + 1, E): what each group of (layer, head) adds to the unit embedding, then everything else.
+
+    The same as `contributions(…).grouped(groups)`, but a group's heads are added before anything is projected, and what
+    nobody asked for is the difference: it costs little more than the embedding itself.
+    """
+    gathered: dict[int, Tensor] = {}
+    wanted = {layer for group in groups for layer, _ in group}
+    layers = [_keeping(layer, n, gathered) if n in wanted else layer for n, layer in enumerate(vision.layers, start=1)]
+    final_BD = wide(vision.run(rows_BND, layers=layers, read=[0])[:, 0])
+    sums_BGD = final_BD.new_zeros(final_BD.shape[0], len(groups), final_BD.shape[1])
+    for number, first_BD in gathered.items():
+        layer = layers[number - 1]
+        chosen_GH = torch.zeros(len(groups), layer.heads, device=first_BD.device)
+        for at, group in enumerate(groups):
+            for head in (h for n, h in group if n == number):
+                chosen_GH[at, head] += 1
+        sums_BGD += _chosen_terms(vision.layers[number - 1], wide(first_BD), chosen_GH)
+    counts_G = torch.tensor([float(len(group)) for group in groups], device=final_BD.device)
+    every = 1 + len(layers) + sum(layer.heads for layer in layers)
+    terms_BXD = torch.cat([sums_BGD, (final_BD - sums_BGD.sum(1))[:, None]], dim=1)
+    shares_X = torch.cat([counts_G, every - counts_G.sum(0, keepdim=True)]) / every
+    return _project(vision, final_BD, terms_BXD, shares_X[:, None])
+
+
 def parse_groups(text: str) -> list[list[tuple[int, int]]]:
     """Groups of heads from their name: "9.0,9.3;10.1" is two groups of (layer, head)."""
     try:
@@ -96,6 +122,28 @@ def _noting(layer: Layer, heads: list[Tensor], mlps: list[Tensor]) -> Layer:
     return replace(layer, out=out, post2=post2)
 
 
+def _keeping(layer: Layer, number: int, gathered: dict[int, Tensor]) -> Layer:
+    """The same layer, keeping what its heads gather for the first row, (B, D), side by side."""
+
+    def out(joined_BQD: Tensor) -> Tensor:
+        gathered[number] = joined_BQD[:, 0]
+        return layer.out(joined_BQD)
+
+    return replace(layer, out=out)
+
+
+def _chosen_terms(layer: Layer, gathered_BD: Tensor, chosen_GH: Tensor) -> Tensor:
+    """What chosen heads of a layer add to a row together, (B, G, D)."""
+    out = layer.out
+    assert isinstance(out, nn.Linear)
+    used = chosen_GH.any(1).nonzero()[:, 0]
+    mask_UD = chosen_GH[used].repeat_interleave(gathered_BD.shape[1] // layer.heads, dim=1)
+    terms_BUD = (gathered_BD[:, None] * mask_UD) @ wide(out.weight).T
+    terms_BUD += chosen_GH[used].sum(1)[:, None] * wide(out.bias) / layer.heads
+    sums_BGD = gathered_BD.new_zeros(gathered_BD.shape[0], chosen_GH.shape[0], gathered_BD.shape[1])
+    return sums_BGD.index_copy(1, used, wide(layer.post1(terms_BUD)))
+
+
 def _head_terms(layer: Layer, gathered_BHE: Tensor) -> Tensor:
     """What each head adds to a row, (B, H, D), before `post1`; the output bias is shared out over the heads."""
     out = layer.out
@@ -105,14 +153,19 @@ def _head_terms(layer: Layer, gathered_BHE: Tensor) -> Tensor:
     return terms_BHD + out.bias / layer.heads
 
 
-def _project(vision: VisionTower, final_BD: Tensor, terms_BXD: Tensor) -> Tensor:
-    """Share the final norm out over the terms, project them and divide by the norm of the projected embedding."""
+def _project(
+    vision: VisionTower, final_BD: Tensor, terms_BXD: Tensor, shares_X1: Tensor | float | None = None
+) -> Tensor:
+    """Share the final norm out over the terms, project them and divide by the norm of the projected embedding.
+
+    `shares_X1` says which part of the norm's mean and bias a term takes; by default each takes the same.
+    """
     norm = vision.final_norm
     final_BD, terms_BXD = wide(final_BD), wide(terms_BXD)
     mean_B11 = final_BD.mean(-1)[:, None, None]
     scale_B11 = (final_BD.var(-1, unbiased=False) + norm.eps).rsqrt()[:, None, None]
-    count = terms_BXD.shape[1]
-    normed_BXD = (terms_BXD - mean_B11 / count) * scale_B11 * norm.weight + norm.bias / count
+    share = 1 / terms_BXD.shape[1] if shares_X1 is None else shares_X1
+    normed_BXD = (terms_BXD - mean_B11 * share) * scale_B11 * norm.weight + norm.bias * share
     projected_BXE = normed_BXD @ wide(vision.projection)
     norm_B11: Tensor = projected_BXE.sum(1, keepdim=True).norm(dim=-1, keepdim=True)
     return projected_BXE / norm_B11

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from dear.config import whole_number
-from dear.errors import ImageError
+from dear.errors import ImageError, InputError
 from dear.files import MEGABYTE, NotRegularError, letters, read_regular, sha256, shown
 from dear.progress import stage
 
@@ -76,6 +76,25 @@ def folder_images(folder: str | Path) -> ImageList:
     return ImageList(
         names, lambda index: open_image(paths[index]), str(root.resolve()), lambda index: content_of(paths[index])
     )
+
+
+def image_list(images: object, purpose: str) -> ImageList:
+    """Paths and PIL images that a person gave, one or several; `purpose` begins the sentence about anything else."""
+    if isinstance(images, str | Path | Image.Image):
+        images = [images]
+    if not isinstance(images, Iterable) or isinstance(images, Tensor | dict):
+        raise InputError(f"{purpose}, but got an object of type {type(images).__name__}.")
+    listed = list(images)
+    for index, one in enumerate(listed):
+        if not isinstance(one, str | Path | Image.Image):
+            raise InputError(f"{purpose}, but number {index} is of type {type(one).__name__}.")
+
+    def open_one(index: int) -> Image.Image:
+        one = listed[index]
+        return as_rgb(one) if isinstance(one, Image.Image) else open_image(Path(one))
+
+    names = [f"image {i}" if isinstance(one, Image.Image) else str(one) for i, one in enumerate(listed)]
+    return ImageList(tuple(names), open_one)
 
 
 def content_of(path: Path) -> str:

@@ -29,12 +29,12 @@ from dear.methods.dear.config import MaskName
 from dear.methods.dear.method import ROLES, first_layer
 from dear.methods.dear.roles import check_roles, roles_for
 from dear.methods.recipe import Recipe
-from dear.roles.rolemap import HeadRole, Role, RoleMap
+from dear.roles.groups import groups_of
+from dear.roles.rolemap import RoleMap
 
 REST = "rest"
 BLOCK = 256  # images at once
 MOST_STEPS = 100
-Place = tuple[int, int]
 
 
 class RoleGainsConfig(Settings):
@@ -142,29 +142,6 @@ class RoleGains(Method):
         """Cross-entropy, and a quadratic pull towards 1."""
         pull = self.config.pull * (self.gains - 1).square().sum()
         return {**super().loss(out, batch), "pull": pull}
-
-
-def groups_of(roles: RoleMap) -> dict[str, list[Place]]:
-    """The heads of each role and concept, by names such as "color", "animal", "generalization"."""
-    core = {head.concept for head in roles.heads if head.role is Role.CORE}
-    found: dict[str, list[Place]] = {}
-    for head in sorted(roles.heads, key=lambda head: _rank(head, roles)):
-        found.setdefault(_group(head, core), []).append((head.layer, head.head))
-    return found
-
-
-def _group(head: HeadRole, core: set[str | None]) -> str:
-    if head.role not in (Role.CORE, Role.OTHER):
-        return head.role.value
-    concept = str(head.concept)
-    return f"other {concept}" if head.role is Role.OTHER and concept in core else concept
-
-
-def _rank(head: HeadRole, roles: RoleMap) -> tuple[int, int, str]:
-    """Core attributes in their own order, then other concepts by name, then the two roles without one."""
-    role = list(Role).index(head.role)
-    at = roles.attributes.index(head.concept) if head.role is Role.CORE and head.concept else 0
-    return role, at, head.concept or "" if head.role is Role.OTHER else ""
 
 
 @torch.no_grad()

@@ -22,7 +22,8 @@ from dear.data.images import ImageList, image_batches
 from dear.errors import DataError
 from dear.files import letters, read_regular, sha256, write_atomic
 from dear.model import Model
-from dear.retrieval.index import encode, feature_kinds, model_hash, nearest
+from dear.retrieval.encoder import encode, feature_kinds, model_hash
+from dear.retrieval.search import nearest
 from dear.roles.ablation import Ablation, Drop, Group, Task, collect_terms, measure
 from dear.roles.rolemap import RoleMap
 from dear.roles.sources import WORLD, tasks_from

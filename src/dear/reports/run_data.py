@@ -32,7 +32,8 @@ from dear.reports.run_pictures import (
     examples,
     small_picture,
 )
-from dear.retrieval.index import nearest
+from dear.retrieval.encoder import lacking_attributes
+from dear.retrieval.search import most_alike, nearest, unlike
 from dear.roles.rolemap import RoleMap
 
 INDEXED = 1000
@@ -221,14 +222,24 @@ def _searches(model: Model, dataset: Dataset, items: Sequence[Item], workers: in
             features |= dict(zip(one.indices, rows, strict=True))
     order = sorted(features)
     stacked_NGE = torch.stack([features[i] for i in order])
+    lacking = lacking_attributes(model.method.files.get(ROLES))
+    named = distinct({kind: stacked_NGE[:, n] for n, kind in enumerate(kinds) if kind not in lacking})
+    if len(named) < 2:
+        return []
     searches = []
     for query in (0, len(order) // 2):
         asked = chosen[order[query]]
         found = {}
-        for number, kind in enumerate(kinds):
+        for number, kind in ((number, kind) for number, kind in enumerate(kinds) if kind in named):
             hits = nearest(stacked_NGE[query, number], stacked_NGE[:, number], SHOWN + 1)
             others = [(chosen[order[row]], score) for row, score in hits if row != query]
             found[kind] = [Picture(small_picture(dataset, item), f"{score:.3f}") for item, score in others[:SHOWN]]
         name = f"query: {dataset.class_names[asked.label]}"
         searches.append(Search(Picture(small_picture(dataset, asked), name), found))
     return searches
+
+
+def distinct(features: Mapping[str, Tensor]) -> list[str]:
+    """Kinds of features (N, E) that are not nearly another one: only by these is a search what it is called."""
+    alike = most_alike(features)
+    return [kind for kind in features if not unlike(kind, *alike.get(kind, ("", 0.0)))]

@@ -10,10 +10,10 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from dear.data.images import open_image
-from dear.errors import ConfigError, OverwriteError
+from dear.errors import ConfigError, ImageError, OverwriteError
 from dear.files import write_atomic, write_result
 from dear.reports.render import Picture, render
-from dear.retrieval.index import Hit, open_hit
+from dear.retrieval.search import Ask, Found, Hit, open_hit
 
 SIDE, GAP, LINE, COLUMNS = 160, 8, 16, 6
 TEXT, QUIET, FRAME = "#1d2630", "#5b6672", "#237a4b"
@@ -27,6 +27,8 @@ class SheetRow:
 
     pictures: tuple[Picture, ...]
     label: str = ""
+    note: str = ""
+    """A sentence about the row, for the page."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +39,80 @@ class Sheet:
     title: str = ""
     subtitle: str = ""
     query: Picture | None = None
+    others: tuple[Picture, ...] = ()
+    """Further pictures that were asked with."""
 
 
 def write_sheet(path: Path, title: str, query: Path | str | None, hits: Sequence[Hit]) -> None:
-    """Write what a search found for an image or a text; the file's ending decides its kind."""
+    """Write hits for an image or a text as one row; the file's ending decides its kind."""
+    kind = _kind(path)
+    asked = Picture(_small(query), query.name) if isinstance(query, Path) else None
+    words = f"“{query}”" if isinstance(query, str) else ""
+    _write(path, Sheet((SheetRow(_pictures(hits, kind)),), title, words, asked))
+
+
+def write_found(path: Path, ask: Ask, found: Sequence[Found]) -> None:
+    """Write what a search found, one row per kind of feature, headed by what was asked with."""
+    kind = _kind(path)
+    asked = [_query(ask.image)] if ask.image is not None else []
+    asked += [_query(image, f"{name} of ") for name, image in ask.swap.items()]
+    words = f"“{ask.text}”" if ask.text else ""
+    several = len(found) > 1
+    rows = [
+        SheetRow(
+            _pictures(one.hits, kind),
+            (one.title if kind == ".html" else one.by + ("*" if one.remark else "")) if several else "",
+            " ".join(filter(None, (one.remark, _below(one)))),
+        )
+        for one in found
+    ]
+    title = "Nearest by each feature" if several else found[0].title
+    if kind == ".png" and any(one.remark for one in found):
+        title += " (*: not what it is called, see the page)" if several else ""
+    _write(path, Sheet(tuple(rows), title, words, asked[0] if asked else None, tuple(asked[1:])))
+
+
+def _kind(path: Path) -> str:
     kind = path.suffix.lower()
     if kind not in (".html", ".png"):
         raise ConfigError(f"A contact sheet is a .html or a .png file, not {path.name!r}.")
-    asked = Picture(_small(query), query.name) if isinstance(query, Path) else None
-    head, below = (f"“{query}”", title) if isinstance(query, str) else (title, "")
-    names = [f"{hit.score:.3f} {hit.path.name}" if kind == ".html" else f"{hit.score:.3f}" for hit in hits]
-    found = [Picture(open_hit(hit, SIDE), name) for hit, name in zip(hits, names, strict=True)]
-    sheet = Sheet((SheetRow(tuple(found)),), head, below, asked)
-    if kind == ".html":
+    return kind
+
+
+def _below(found: Found) -> str:
+    if not found.hits:
+        return f"Nothing reaches a score of {found.least:.3f}."
+    below = sum(not hit.matches for hit in found.hits)
+    return f"{below} of {len(found.hits)} lie below {found.least:.3f}, the proposed least score." if below else ""
+
+
+def _pictures(hits: Sequence[Hit], kind: str) -> tuple[Picture, ...]:
+    def caption(hit: Hit) -> str:
+        score = f"{hit.score:.3f}" if hit.matches else f"({hit.score:.3f})"
+        return f"{score} {hit.path.name}" if kind == ".html" else score
+
+    return tuple(Picture(_shown(hit), caption(hit)) for hit in hits)
+
+
+def _shown(hit: Hit) -> Image.Image:
+    """A found image, or a grey square where the file has gone since it was indexed."""
+    try:
+        return open_hit(hit, SIDE)
+    except ImageError:
+        return Image.new("RGB", (SIDE, SIDE), "#dfe3e8")
+
+
+def _query(image: object, before: str = "") -> Picture:
+    if isinstance(image, Image.Image):
+        small = image.convert("RGB")
+        small.thumbnail((SIDE, SIDE))
+        return Picture(small, f"{before}the image")
+    path = Path(str(image))
+    return Picture(_small(path), f"{before}{path.name}")
+
+
+def _write(path: Path, sheet: Sheet) -> None:
+    if path.suffix.lower() == ".html":
         write_result(path, sheet_html(sheet))
         return
     try:

@@ -1,336 +1,319 @@
-"""Search images by one kind of feature: an index on disk, and exact nearest neighbours by matrix products.
+"""The search index on disk: a sealed manifest that names sealed segments. It grows by appending.
 
-An index holds, for every readable image of a folder, one unit feature of every kind that the model's method gives.
-Shapes: N images, G kinds of features, E joint embedding.
+At any moment the manifest names a whole index: a segment is written first, then the manifest that names it, and what
+no manifest names is removed last. One process at a time writes (`dear.folders.held`); readers need no lock.
+Shapes: N rows, G kinds of features, E joint embedding.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
 
+import numpy as np
 import torch
-from PIL import Image
 from pydantic import Field
-from safetensors.torch import load as tensors_from_bytes
-from safetensors.torch import save
 from torch import Tensor
 
 from dear import documents
-from dear.config import whole_number
-from dear.data.images import SUFFIXES, ImageList, folder_images, image_batches, open_image
-from dear.errors import ConfigError, DataError, OverwriteError, did_you_mean
-from dear.files import MEGABYTE, as_folder, is_file, read_regular, sha256, write_atomic
-from dear.folders import check_ours, held
-from dear.loading import load
-from dear.methods.base import Output
-from dear.model import Model
+from dear.errors import ConfigError, DataError, did_you_mean
+from dear.files import write_atomic
+from dear.retrieval.old_index import read_old
+from dear.retrieval.segments import Columns, Entry, Segment, Stamp, columns_of, damaged, write_segment
 
-FORMAT, FORMAT_VERSION = "dear-index", 2
-LARGEST = 65536 * MEGABYTE
-INDEX, FEATURES = "index.json", "features-{}.safetensors"
-CLS = "cls"
-BLOCK = 65536  # images compared at once
-KEEP_EVERY = 4096  # newly encoded images after which an index is written, so that a stop loses little
+FORMAT, FORMAT_VERSION = "dear-index", 3
+INDEX = "index.json"
+WHOLE = "cls"
+"""The kind of feature that is the image as a whole."""
+BLOCK = 1024
+"""Rows that are compared at once: in fp32 they stay in a processor's cache."""
+TRIES = 5
+"""How often a reader starts again because a writer has just replaced segments."""
+MOST_DEAD = 0.25
+"""Share of dead rows above which an index is written anew."""
+MANY, SMALL = 64, 1024
+"""More segments than this, of fewer rows than that on average, are put together."""
+PUT_TOGETHER = 16384
+"""Rows of a segment that is written anew."""
 
 
-class _Form(documents.Form):
+class Manifest(documents.Form):
     """Entries of index.json."""
 
     folder: str
     kinds: list[str] = Field(min_length=1)
+    embed: int = Field(ge=1, le=65536)
+    parts: bool
+    """Whether the features, times their lengths, are parts of a sum whose whole is `WHOLE`."""
+    lacking: list[str]
+    """Attributes that no head is about."""
     model_sha256: str
-    features: str = Field(pattern=r"^features-[0-9a-f]{16}\.safetensors$")
-    images: list[Annotated[tuple[str, int, int], Field(strict=False)]]
-
-
-@dataclass(frozen=True)
-class IndexedImage:
-    """A file of the index: its path below the folder, and its size and time when it was encoded."""
-
-    path: str
-    bytes: int
-    mtime_ns: int
+    made_by: dict[str, Any]
+    """What to load to encode a query."""
+    segments: list[Entry]
+    next_number: int = Field(ge=1)
 
 
 @dataclass(frozen=True)
 class Index:
-    """Features of a folder's images by kind of feature."""
+    """An index that is open. Rows are numbered through all segments; those that no longer count stay numbered."""
 
-    folder: Path
-    kinds: tuple[str, ...]
-    model_sha256: str
-    images: tuple[IndexedImage, ...]
-    features_NGE: Tensor
-    problems: tuple[str, ...]
+    out: Path
+    manifest: Manifest
+    segments: tuple[Segment, ...]
+    problems: tuple[str, ...] = field(default=())
+    """Images that the last update could not read."""
+    encoded: int = 0
+    """Images that the last update encoded."""
 
-    def features(self, kind: str) -> Tensor:
-        """(N, E) features of one kind."""
+    @property
+    def folder(self) -> Path:
+        """The folder of the images."""
+        return Path(self.manifest.folder)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of features."""
+        return tuple(self.manifest.kinds)
+
+    @property
+    def model_sha256(self) -> str:
+        """What the features were made by."""
+        return self.manifest.model_sha256
+
+    @cached_property
+    def rows(self) -> int:
+        """N, dead rows included."""
+        return sum(segment.rows for segment in self.segments)
+
+    @cached_property
+    def alive(self) -> Tensor:
+        """(N,) whether a row counts."""
+        found, total = torch.ones(self.rows, dtype=torch.bool), 0
+        for segment in self.segments:
+            dead = segment.dead
+            if len(dead) and int(dead.max()) >= total:
+                raise damaged(self.out)
+            found[torch.from_numpy(dead.astype(np.int64))] = False
+            total += segment.rows
+        return found
+
+    def __len__(self) -> int:
+        """How many images can be found."""
+        return int(self.alive.sum())
+
+    def number(self, kind: str) -> int:
+        """The place of a kind of feature."""
         if kind not in self.kinds:
+            if kind in self.manifest.lacking:
+                raise ConfigError(
+                    f"The role map of this index has no head for {kind}, so nothing here can be found by {kind}: "
+                    f"choose {', '.join(self.kinds)}."
+                )
             known = ", ".join(self.kinds)
             raise ConfigError(f"There is no feature {kind!r}: choose {known}.{did_you_mean(kind, self.kinds)}")
-        return self.features_NGE[:, self.kinds.index(kind)]
+        return self.kinds.index(kind)
 
+    def blocks(self, *kinds: str) -> Iterator[tuple[int, int, list[Tensor], Tensor]]:
+        """Stretches of rows: first row, end, their unit features of each kind (B, E) in fp32, their lengths (B, G).
 
-@dataclass(frozen=True)
-class Hit:
-    """A found image and its cosine with the query."""
+        The features lie in memory that the next stretch takes over.
+        """
+        numbers, start = [self.number(kind) for kind in kinds], 0
+        memory = [torch.empty(BLOCK, self.manifest.embed) for _ in kinds]
+        for segment in self.segments:
+            columns = [torch.from_numpy(segment.feature(number)) for number in numbers]
+            lengths = torch.from_numpy(segment.lengths)[:, numbers] if len(numbers) > 1 else torch.empty(0)
+            for first in range(0, segment.rows, BLOCK):
+                last = min(first + BLOCK, segment.rows)
+                yield (
+                    start + first,
+                    start + last,
+                    [
+                        own[: last - first].copy_(column[first:last])
+                        for own, column in zip(memory, columns, strict=True)
+                    ],
+                    lengths[first:last],
+                )
+            start += segment.rows
 
-    path: Path
-    score: float
+    def features(self, kind: str) -> Tensor:
+        """(number of images, E) features of one kind, in memory."""
+        found = [block.clone() for _, _, (block,), _ in self.blocks(kind)]
+        return torch.cat(found)[self.alive] if found else torch.empty(0, self.manifest.embed)
 
+    def sample(self, kind: str, most: int) -> Tensor:
+        """At most `most` features of one kind, evenly spread over the images that count."""
+        rows = self.alive.nonzero()[:, 0]
+        chosen = rows[torch.arange(min(most, len(rows))) * len(rows) // max(1, min(most, len(rows)))].numpy()
+        return torch.from_numpy(self.gather(self.number(kind), chosen)).float()
 
-def feature_kinds(model: Model) -> tuple[str, ...]:
-    """Names of the features a model gives for an image."""
-    size = model.clip.geometry.image_size
-    with torch.inference_mode():
-        out: Output = _with_classes(model)(torch.zeros(1, 3, size, size, device=model.clip.device))
-    return tuple(out.features)
+    def gather(self, number: int, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Features of chosen rows, in ascending order, as they are stored."""
+        return self._gathered(rows, lambda segment, own: segment.feature(number)[own])
 
+    def lengths(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Lengths (…, G) of chosen rows, in ascending order."""
+        return self._gathered(rows, lambda segment, own: segment.lengths[own])
 
-def model_hash(model: Model) -> str:
-    """What decides a model's image features: the backbone, the method and everything trained."""
-    method = model.method
-    parts = {name: sha256(_bytes(tensor)) for name, tensor in method.state_dict().items()}
-    told = [model.name, model.clip.weights_sha256, method.config.first_named(), method.files, parts]
-    return sha256(json.dumps(told, sort_keys=True).encode())
+    def _gathered(self, rows: np.ndarray[Any, Any], take: Any) -> np.ndarray[Any, Any]:
+        found, start = [], 0
+        for segment in self.segments:
+            first, last = np.searchsorted(rows, [start, start + segment.rows])
+            if last > first:
+                found.append(take(segment, rows[first:last] - start))
+            start += segment.rows
+        return np.concatenate(found)
 
+    def path(self, row: int) -> Path:
+        """The file of a row; a path that leads out of the folder is none of ours."""
+        for segment in self.segments:
+            if row < segment.rows:
+                name = segment.path(row)
+                parts = PurePosixPath(name).parts
+                if not parts or parts[0] == "/" or ".." in parts or "\0" in name:
+                    raise damaged(self.out)
+                return self.folder / name
+            row -= segment.rows
+        raise IndexError(row)
 
-@torch.inference_mode()
-def encode(model: Model, images: Tensor) -> Tensor:
-    """(B, G, E) features of preprocessed images, of unit length."""
-    out: Output = _with_classes(model)(images.to(model.clip.device))
-    return torch.stack(list(out.features.values()), dim=1).float().cpu()
+    def stamps(self) -> dict[int, Stamp]:
+        """Every image that counts, by its row; read one by one, for updates only."""
+        listed = [stamp for segment in self.segments for stamp in segment.stamps()]
+        return {row: listed[row] for row in self.alive.nonzero()[:, 0].tolist()}
 
-
-def _with_classes(model: Model) -> Model:
-    """A model that can be run: features of images do not depend on the classes."""
-    return model if model.classes is not None else model.for_classes(["thing"])
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    plain = tensor.detach().cpu().contiguous()
-    return (plain.float() if plain.is_floating_point() else plain).numpy().tobytes()
-
-
-def update_index(
-    model: Model,
-    folder: str | Path,
-    out: Path,
-    *,
-    workers: int = 2,
-    batch_size: int = 64,
-    overwrite: bool = False,
-    progress: Callable[[int], None] | None = None,
-) -> tuple[Index, int]:
-    """Index a folder's images; only new and changed files are encoded. Returns the index and how many were encoded.
-
-    Images that cannot be read are left out and named in `Index.problems`. If it was stopped, the next call resumes it.
-    """
-    listed = folder_images(folder)
-    check_ours(out, "index", resume=not overwrite, overwrite=overwrite)
-    with held(out, "index"):
-        check_ours(out, "index", resume=not overwrite, overwrite=overwrite)  # another one may just have ended
-        return _update(model, Path(folder), listed, out, workers, batch_size, overwrite, progress)
-
-
-def _update(
-    model: Model,
-    root: Path,
-    listed: ImageList,
-    out: Path,
-    workers: int,
-    batch_size: int,
-    overwrite: bool,
-    progress: Callable[[int], None] | None,
-) -> tuple[Index, int]:
-    mark = model_hash(model)
-    if not overwrite:
-        _refuse_another(out, root)
-    stamps = [_stamp(root, name) for name in listed.names]
-    old = _reusable(out, root, mark)
-    known = {image: row for row, image in enumerate(old.images)} if old else {}
-    new = [index for index, stamp in enumerate(stamps) if stamp not in known]
-    rows: dict[int, Tensor] = {}
-    if old is not None:
-        rows = {i: old.features_NGE[known[stamp]] for i, stamp in enumerate(stamps) if stamp in known}
-    wanted = ImageList(tuple(listed.names[i] for i in new), lambda place: listed.open(new[place]))
-    problems: list[str] = []
-
-    def so_far() -> Index:
-        kept = sorted(rows)
-        return Index(
-            folder=root.resolve(),
-            kinds=feature_kinds(model),
-            model_sha256=mark,
-            images=tuple(stamps[i] for i in kept),
-            features_NGE=torch.stack([rows[i] for i in kept]),
-            problems=tuple(problems),
-        )
-
-    kept_at = 0
-    for part in image_batches(wanted, model.clip.preprocess_eval, size=batch_size, workers=workers):
-        problems += part.problems
-        if part.images is not None:
-            encoded = encode(model, part.images)
-            rows |= {new[place]: row for place, row in zip(part.indices, encoded, strict=True)}
-        if part.stop - kept_at >= KEEP_EVERY and rows:
-            _write(so_far(), out)
-            kept_at = part.stop
-        if progress:
-            progress(part.stop)
-    if not rows:
-        raise DataError(f"None of the images in {root} can be read; the first: {problems[0]}")
-    index = so_far()
-    _write(index, out)
-    return index, len(new) - len(problems)
-
-
-def _refuse_another(out: Path, root: Path) -> None:
-    """Refuse to replace the index of another folder."""
-    if not (out / INDEX).exists():
-        return
-    old = read_index(out)
-    if old.folder != root.resolve():
-        raise OverwriteError(f"{out} is the index of {old.folder}: give another folder, or replace it by --overwrite.")
+    @property
+    def images(self) -> tuple[Stamp, ...]:
+        """Every image that counts, in the order of `features`."""
+        return tuple(self.stamps().values())
 
 
 def read_index(out: Path) -> Index:
-    """Read an index from its folder."""
+    """Open an index: read its manifest and map its segments, whose columns are checked when they are first used."""
     told: dict[str, Any] = {"what": "an index", "error": DataError}
+    for _ in range(TRIES):
+        try:
+            content, version = documents.read(out / INDEX, **told, form=FORMAT, newest=FORMAT_VERSION)
+            if version < FORMAT_VERSION:
+                return _converted(out, content, version)
+            form = documents.fitting(content, Manifest, where=str(out / INDEX), **told)
+            if content.get(documents.SEAL) != documents.seal(content):
+                raise damaged(out)
+        except OSError:
+            raise DataError(
+                f"{out} holds no index: make one with 'dear search index PHOTOS --clip CLIP --out {out}'."
+            ) from None
+        except Exception as error:  # whatever a damaged file can cause
+            raise damaged(out) from error
+        with suppress(FileNotFoundError):  # a writer has replaced it meanwhile
+            return _opened(out, form)
+    raise damaged(out)
+
+
+def _opened(out: Path, form: Manifest) -> Index:
     try:
-        content, version = documents.read(out / INDEX, **told, form=FORMAT, newest=FORMAT_VERSION)
-        form = documents.fitting(content, _Form, where=str(out / INDEX), **told)
-        if version > 1 and content.get(documents.SEAL) != documents.seal(content):
-            raise ValueError
-        data = read_regular(out / form.features, most=LARGEST)
-        if form.features != FEATURES.format(sha256(data)[:16]):
-            raise ValueError
-        features = tensors_from_bytes(data)["features"].float()
-        images = tuple(IndexedImage(*row) for row in form.images)
-        if features.ndim != 3 or tuple(features.shape[:2]) != (len(images), len(form.kinds)):
-            raise ValueError
-    except OSError:
-        raise DataError(f"{out} holds no index: make one with 'dear search index RUN FOLDER'.") from None
-    except Exception as error:  # whatever a damaged file can cause
-        raise DataError(f"The index in {out} is damaged: make it again with 'dear search index'.") from error
-    return Index(
-        folder=Path(form.folder),
-        kinds=tuple(form.kinds),
-        model_sha256=form.model_sha256,
-        images=images,
-        features_NGE=features,
-        problems=(),
+        segments = tuple(Segment(out, entry, len(form.kinds), form.embed) for entry in form.segments)
+        index = Index(out, form, segments)
+        assert len(index.alive) == index.rows
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise damaged(out) from error
+    return index
+
+
+def _converted(out: Path, content: Mapping[str, Any], version: int) -> Index:
+    """An index of an earlier format, in memory; the next update writes it as segments."""
+    old = read_old(out, content, version)
+    form = Manifest(
+        folder=old.folder,
+        kinds=old.kinds,
+        embed=old.columns.features_GNE.shape[2],
+        parts=False,
+        lacking=[],
+        model_sha256=old.model_sha256,
+        made_by={},
+        segments=[],
+        next_number=1,
     )
+    return Index(out, form, (Held(out, old.columns),))
 
 
-def nearest(query_E: Tensor, features_NE: Tensor, count: int) -> list[tuple[int, float]]:
-    """Rows with the largest cosines, largest first; ties go to the earlier row. Exact, in blocks."""
-    best: list[tuple[float, int]] = []
-    for start in range(0, len(features_NE), BLOCK):
-        scores = features_NE[start : start + BLOCK] @ query_E
-        top = scores.topk(min(count, len(scores)))
-        best += [
-            (-value, start + place) for value, place in zip(top.values.tolist(), top.indices.tolist(), strict=True)
-        ]
-        best = sorted(best)[:count]
-    return [(place, -value) for value, place in best]
+class Held(Segment):
+    """Columns in memory that are used like a segment."""
+
+    def __init__(self, folder: Path, columns: Columns) -> None:
+        self.columns, self.rows, self._folder = columns, len(columns.records_N), folder
+        self._kinds, self._embed = columns.features_GNE.shape[0], columns.features_GNE.shape[2]
+        self._parts = columns.parts()
+        self._checked = set(range(len(self._parts)))
+
+    def _column(self, number: int) -> Any:
+        return np.ascontiguousarray(self._parts[number]).reshape(-1).view(np.uint8)
 
 
-def find(model: Model, index: Index, query: str | Path, *, by: str = CLS, top_k: int = 10) -> list[Hit]:
-    """The images nearest to a query image by one kind of feature, or nearest to a text.
+class Writer:
+    """Appends to an index; whoever has one holds the folder."""
 
-    A text is compared with the images' features of that kind: they live in the joint space.
-    """
-    if index.model_sha256 != model_hash(model):
-        raise DataError(f"The index of {index.folder} was made by another model: make it again with this one.")
-    features = index.features(by)
-    if features.shape[1] != model.clip.geometry.embed_dim:
-        raise DataError(f"The index of {index.folder} is damaged: make it again with 'dear search index'.")
-    path = Path(query)
-    if is_file(path):
-        image = model.clip.preprocess_eval(open_image(path))[None]
-        vector = encode(model, image)[0, index.kinds.index(by)]
-    elif path.suffix.lower() in SUFFIXES:
-        raise ConfigError(f"There is no image {query}: check the path, or search for a text without a file ending.")
-    else:
-        vector = model.method.encode_text(model.clip, [str(query)])[0].cpu()
-    return [Hit(index.folder / index.images[row].path, score) for row, score in nearest(vector, features, top_k)]
+    def __init__(self, out: Path, manifest: Manifest) -> None:
+        self.out, self.manifest = out, manifest
 
+    @classmethod
+    def continued(cls, index: Index) -> Writer:
+        """Append to an index that is there; one of an earlier format is written as a segment first."""
+        writer = cls(index.out, index.manifest)
+        for segment in index.segments:
+            if isinstance(segment, Held):
+                writer._add([write_segment(index.out, 1, segment.columns)])
+        return writer
 
-def search(
-    run: str | Path | Model,
-    query: str | Path,
-    *,
-    index: str | Path | None = None,
-    by: str = CLS,
-    top_k: int = 12,
-    device: str | None = None,
-) -> list[Hit]:
-    """Search an index by an image or a text, nearest images first.
+    def append(self, features_NGE: Tensor, stamps: Sequence[Stamp], dead: Sequence[int] = ()) -> None:
+        """Add rows, and say which earlier ones no longer count; older segments stay as they are."""
+        columns = columns_of(features_NGE, stamps, dead)
+        self._try(lambda: self._add([write_segment(self.out, self.manifest.next_number, columns)]))
 
-    Args:
-        run: folder of a run or adapter, or a loaded model.
-        query: path of an image, or a text such as "a striped star".
-        index: folder of the index, made by 'dear search index'; by default RUN/index.
-        by: kind of feature: "cls" for the whole image, or another one that the method gives.
-        top_k: number of results.
-        device: "cpu", "cuda"; by default the CPU.
-    """
-    whole_number("top_k", top_k, least=1)
-    if not isinstance(query, str | Path):
-        raise ConfigError(f"The query is of type {type(query).__name__}: give the path of an image, or a text.")
-    if index is None and isinstance(run, Model):
-        raise ConfigError("Name the folder of the index: search(model, query, index=FOLDER).")
-    stored = read_index(as_folder(index) if index is not None else as_folder(run) / "index")  # type: ignore[arg-type]
-    stored.features(by)
-    model = run if isinstance(run, Model) else load(run, device=device)
-    return find(model, stored, query, by=by, top_k=top_k)
+    def tidy(self) -> None:
+        """Write the index anew if too much of it is dead or it lies in too many pieces; remove what nobody names."""
+        index = read_index(self.out)
+        pieces = len(index.segments)
+        if index.rows - len(index) > MOST_DEAD * index.rows or (pieces > MANY and index.rows < SMALL * pieces):
+            self._try(lambda: self._compact(index))
+        named = {entry.file for entry in self.manifest.segments}
+        for left in (*self.out.glob("segment-*.dear"), *self.out.glob("features-*.safetensors")):
+            if left.name not in named and left.is_file():
+                with suppress(OSError):
+                    left.unlink()
 
+    def _compact(self, index: Index) -> None:
+        rows, entries, number = index.alive.nonzero()[:, 0].numpy(), [], self.manifest.next_number
+        stamps = index.stamps()
+        for first in range(0, len(rows), PUT_TOGETHER):
+            some = rows[first : first + PUT_TOGETHER]
+            empty = torch.zeros(0, len(index.kinds), index.manifest.embed)
+            bare = columns_of(empty, [stamps[row] for row in some.tolist()])
+            features = np.stack([index.gather(kind, some) for kind in range(len(index.kinds))])
+            whole = replace(bare, features_GNE=features, lengths_NG=index.lengths(some))
+            entries.append(write_segment(self.out, number, whole))
+            number += 1
+        self._add(entries, anew=True)
 
-def open_hit(hit: Hit, side: int = 160) -> Image.Image:
-    """A found image as a small square picture."""
-    image = open_image(hit.path)
-    image.thumbnail((side, side))
-    return image
+    def _add(self, entries: Sequence[Entry], *, anew: bool = False) -> None:
+        """Name new segments in the manifest, behind the others or instead of them."""
+        kept = [] if anew else self.manifest.segments
+        number = max(self.manifest.next_number, 1 + max(int(entry.file[8:-5]) for entry in entries))
+        self.manifest = self.manifest.model_copy(update={"segments": [*kept, *entries], "next_number": number})
+        content = {"format": FORMAT, "format_version": FORMAT_VERSION, **self.manifest.model_dump()}
+        content.pop(documents.SEAL, None)
+        write_atomic(self.out / INDEX, documents.to_json(documents.sealed(content)))
 
-
-def _stamp(root: Path, name: str) -> IndexedImage:
-    facts = (root / name).stat()
-    return IndexedImage(name, facts.st_size, facts.st_mtime_ns)
-
-
-def _reusable(out: Path, root: Path, mark: str) -> Index | None:
-    """The index that is already there, if it is whole and of the same model and folder."""
-    try:
-        old = read_index(out)
-    except DataError:
-        return None
-    return old if (old.model_sha256, old.folder) == (mark, root.resolve()) else None
-
-
-def _write(index: Index, out: Path) -> None:
-    """Features under a name of their own, then the index that names them: at any moment one whole index is there."""
-    data = save({"features": index.features_NGE.half().contiguous()})
-    features = FEATURES.format(sha256(data)[:16])
-    content: dict[str, Any] = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "folder": str(index.folder),
-        "kinds": list(index.kinds),
-        "model_sha256": index.model_sha256,
-        "features": features,
-        "images": [[image.path, image.bytes, image.mtime_ns] for image in index.images],
-    }
-    text = documents.to_json(documents.sealed(content))
-    try:
-        write_atomic(out / features, data)
-        write_atomic(out / INDEX, text)
-        for old in out.glob(FEATURES.format("*")):
-            if old.name != features:
-                old.unlink()
-    except OSError as error:
-        raise DataError(f"The index cannot be written to {out} ({error.strerror}): make room and try again.") from None
+    def _try(self, write: Any) -> None:
+        try:
+            write()
+        except OSError as error:
+            raise DataError(
+                f"The index cannot be written to {self.out} ({error.strerror}): make room and try again."
+            ) from None

@@ -1,0 +1,364 @@
+"""Find images in an index: by an image, by a text, by both, by one attribute, without one, or with one exchanged.
+
+Search is exact: every image's cosine with the query, by matrix products over blocks of rows.
+Shapes: N rows, G kinds of features, E joint embedding.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from dear.backbone.clip import FrozenClip
+from dear.config import whole_number
+from dear.data.images import SUFFIXES, as_rgb, open_image
+from dear.errors import ConfigError, DataError, DearWarning
+from dear.files import as_folder, is_file
+from dear.model import Model
+from dear.retrieval.encoder import Encoder, encoder_of, model_encoder
+from dear.retrieval.index import BLOCK, INDEX, WHOLE, Index, read_index
+
+ALL = "all"
+AUTO = "auto"
+WAY, BEST = 0.75, 5
+"""A least score is proposed at this part of the way from the median score to the median of this number of best ones."""
+ROBUST = 1.4826
+"""Standard deviation of a normal distribution by its median absolute deviation."""
+SPANNED = 0.999
+"""Share of the squared length of a kind's features that the directions hold to which a text is restricted."""
+SAMPLED = 4096
+"""Images, evenly spread, that a kind's directions and its likeness to others are measured on."""
+ALIKE = 0.8
+"""Mean cosine of two centred features above which they are nearly the same."""
+
+Query = str | Path | Image.Image
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A found image, its cosine with the query, and what was compared."""
+
+    path: Path
+    score: float
+    by: str = WHOLE
+    matches: bool = True
+    """Whether the score is at least the one proposed, or asked for."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one kind of feature finds."""
+
+    by: str
+    title: str
+    """What was compared, in words."""
+    hits: tuple[Hit, ...]
+    least: float
+    """The score from which on a hit counts as a match: the one asked for, or the one proposed."""
+    remark: str = ""
+    """Why this is not what its name says, if it is not."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What to look for. `swap` takes the part of an attribute from another image, `without` leaves parts out."""
+
+    image: Query | None = None
+    text: str | None = None
+    by: str = WHOLE
+    without: tuple[str, ...] = ()
+    swap: Mapping[str, Query] = field(default_factory=dict)
+    top_k: int = 12
+    min_score: float | str | None = None
+    """A least score; "auto" for the proposed one; None to mark what lies below that one."""
+
+
+def find(encoder: Encoder | Model, index: Index, ask: Ask | Query, **told: Any) -> list[Found]:
+    """The images nearest to what is asked for: one result, or one per kind of feature if `by` is "all"."""
+    maker = model_encoder(encoder) if isinstance(encoder, Model) else encoder
+    wanted = ask if isinstance(ask, Ask) else asked(ask, **told)
+    check(index, wanted)
+    if index.model_sha256 != maker.mark:
+        raise DataError(f"The index of {index.folder} was made by another model: make it again with this one.")
+    if index.manifest.embed != maker.clip.geometry.embed_dim or index.kinds != maker.kinds:
+        raise DataError(f"The index in {index.out} is damaged: make it again with 'dear search index … --overwrite'.")
+    query = _Vectors.of(maker, wanted)
+    alike = likeness(index) if wanted.by != WHOLE else {}
+    kinds = [kind for kind in index.kinds if kind not in wanted.without] if wanted.by == ALL else [wanted.by]
+    return [_found(index, wanted, query, kind, alike) for kind in kinds]
+
+
+def check(index: Index, ask: Ask) -> None:
+    """Refuse what an index cannot answer, before a model is loaded."""
+    whole_number("top_k", ask.top_k, least=1)
+    if ask.by != ALL:
+        index.number(ask.by)
+    swapped = tuple(ask.swap)
+    for kind in (*ask.without, *swapped):
+        index.number(kind)
+        if kind == WHOLE:
+            raise ConfigError(f"{WHOLE!r} is the image as a whole: leave out or exchange a part of it, such as color.")
+    if (ask.without or swapped) and not index.manifest.parts:
+        raise ConfigError(
+            "The features of this index are not parts of a whole, so none can be left out or exchanged: index the "
+            "photos with --clip CLIP instead of an adapter."
+        )
+    if ask.without and ask.by not in (WHOLE, ALL):
+        raise ConfigError(f"--by {ask.by} compares one part of an image and --not leaves one out: choose one of them.")
+    if set(ask.without) & set(swapped):
+        raise ConfigError("A part cannot be both left out and exchanged.")
+    if ask.image is None and ask.text is None:
+        raise ConfigError("There is nothing to look for: give an image, a text, or both.")
+    if ask.image is None and swapped:
+        raise ConfigError("--swap exchanges a part of an image: give an image to start from.")
+    given = ask.min_score
+    if given not in (None, AUTO) and (isinstance(given, bool) or not isinstance(given, int | float) or given != given):
+        raise ConfigError(f"The least score is {given!r}, but is a number, or 'auto' for the proposed one.")
+
+
+@dataclass(frozen=True)
+class _Vectors:
+    """The query: parts of its image by kind, and the direction of its text."""
+
+    parts: Mapping[str, Tensor] | None
+    text: Tensor | None
+
+    @classmethod
+    def of(cls, encoder: Encoder, ask: Ask) -> _Vectors:
+        text = None if ask.text is None else encoder.encode_text([ask.text])[0].float().cpu()
+        if ask.image is None:
+            return cls(None, text)
+        own, *others = encoder.encode(_batch(encoder, [ask.image, *ask.swap.values()]))
+        parts = dict(zip(encoder.kinds, own, strict=True))
+        for kind, other in zip(ask.swap, others, strict=True):
+            new = other[encoder.kinds.index(kind)]
+            parts |= {WHOLE: parts[WHOLE] - parts[kind] + new, kind: new}
+        return cls(parts, text)
+
+
+def _batch(encoder: Encoder, images: Sequence[Query]) -> Tensor:
+    opened = [as_rgb(one) if isinstance(one, Image.Image) else open_image(Path(one)) for one in images]
+    return torch.stack([encoder.clip.preprocess_eval(one) for one in opened])
+
+
+def _found(index: Index, ask: Ask, query: _Vectors, kind: str, alike: Mapping[str, tuple[str, float]]) -> Found:
+    scores = []
+    without = ask.without if kind == WHOLE else ()
+    if query.parts is not None:
+        vector = query.parts[kind] - sum((query.parts[one] for one in without), torch.zeros(()))
+        scores.append(score_rows(index, kind, vector, without))
+    if query.text is not None:
+        vector = query.text if kind == WHOLE else restricted(index, kind, query.text)
+        scores.append(score_rows(index, kind, vector, without))
+    scores_N = scores[0] if len(scores) == 1 else torch.stack([_standard(one, index.alive) for one in scores]).mean(0)
+    least = proposed(scores_N[index.alive])
+    if isinstance(ask.min_score, int | float):
+        least = float(ask.min_score)
+    best = top(scores_N.masked_fill(~index.alive, -torch.inf), min(ask.top_k, len(index)))
+    hits = [Hit(index.path(row), score, kind, score >= least) for row, score in best]
+    kept = [hit for hit in hits if hit.matches or ask.min_score is None]
+    remark = remarks(index, kind, alike)
+    return Found(kind, _title(ask, kind, remark), tuple(kept), least, remark)
+
+
+def score_rows(index: Index, kind: str, vector_E: Tensor, without: Sequence[str] = ()) -> Tensor:
+    """(N,) cosines of all rows with a vector; `without` takes parts away from the rows first. Numbers only."""
+    query_E = F.normalize(vector_E, dim=0)
+    scores_N = torch.empty(index.rows)
+    for start, end, (rows_BE, *parts), lengths_BG in index.blocks(kind, *without):
+        if parts:
+            rows_BE = rows_BE * lengths_BG[:, :1]
+            for at, part_BE in enumerate(parts, start=1):
+                rows_BE = rows_BE - part_BE * lengths_BG[:, at : at + 1]
+            rows_BE = F.normalize(rows_BE, dim=1)
+        torch.mv(rows_BE, query_E, out=scores_N[start:end])
+    return scores_N.nan_to_num_(nan=-1.0, posinf=-1.0, neginf=-1.0)
+
+
+def top(scores_N: Tensor, count: int) -> list[tuple[int, float]]:
+    """Rows with the largest scores, largest first; ties go to the earlier row."""
+    if count < 1:
+        return []
+    least = scores_N.topk(count).values[-1]
+    rows = (scores_N >= least).nonzero()[:, 0]
+    order = scores_N[rows].sort(descending=True, stable=True)
+    return list(zip(rows[order.indices][:count].tolist(), order.values[:count].tolist(), strict=True))
+
+
+def nearest(query_E: Tensor, features_NE: Tensor, count: int) -> list[tuple[int, float]]:
+    """Rows of features in memory with the largest products, largest first; ties go to the earlier row."""
+    scores = [features_NE[start : start + BLOCK] @ query_E for start in range(0, len(features_NE), BLOCK)]
+    return top(torch.cat(scores), min(count, len(features_NE))) if scores else []
+
+
+def proposed(scores_N: Tensor) -> float:
+    """The score below which nothing matches, by the spread of a query's scores over the index.
+
+    Three quarters of the way from the median, which is what images have in common that do not match, to the five best.
+    """
+    middle = float(scores_N.median())
+    best = float(scores_N.topk(min(BEST, len(scores_N))).values.median())
+    return middle + WAY * (best - middle)
+
+
+def _spread(scores_N: Tensor) -> tuple[float, float]:
+    middle = scores_N.median()
+    return float(middle), ROBUST * float((scores_N - middle).abs().median())
+
+
+def _standard(scores_N: Tensor, alive_N: Tensor) -> Tensor:
+    """Scores in robust deviations from their median, so that an image's and a text's can be added."""
+    middle, spread = _spread(scores_N[alive_N])
+    return (scores_N - middle) / max(spread, 1e-6)
+
+
+def restricted(index: Index, kind: str, text_E: Tensor) -> Tensor:
+    """A text's direction within what the features of a kind span in this index; the text itself if nothing is left."""
+    rows_NE = index.sample(kind, SAMPLED).double()
+    values_E, directions_EE = torch.linalg.eigh(rows_NE.T @ rows_NE)
+    held_E = values_E.flip(0).cumsum(0) / values_E.sum()
+    count = 1 + int((held_E < SPANNED).sum())
+    basis_EK = directions_EE[:, -count:].float()
+    within_E = basis_EK @ (basis_EK.T @ text_E)
+    return within_E if float(within_E.norm()) > 1e-6 else text_E
+
+
+def likeness(index: Index) -> dict[str, tuple[str, float]]:
+    """For each kind of feature the one most like it, and how much: the mean cosine of the two features of an image.
+
+    The mean over the images is taken from both first: what all images have in common decides no search.
+    """
+    sampled = {kind: index.sample(kind, SAMPLED // 4) for kind in index.kinds}
+    return most_alike(sampled)
+
+
+def most_alike(features: Mapping[str, Tensor]) -> dict[str, tuple[str, float]]:
+    """The same of features in memory."""
+    centred = {kind: F.normalize(rows - rows.mean(0), dim=1) for kind, rows in features.items()}
+    found: dict[str, tuple[str, float]] = {}
+    for kind, rows_NE in centred.items():
+        pairs = [(float((rows_NE * other).sum(1).mean()), name) for name, other in centred.items() if name != kind]
+        if pairs:
+            cosine, name = max(pairs)
+            found[kind] = name, cosine
+    return found
+
+
+def remarks(index: Index, kind: str, alike: Mapping[str, tuple[str, float]]) -> str:
+    """Why a search by a kind is not what its name says; nothing if it is."""
+    if kind in index.manifest.lacking:
+        return f"No head of this adapter's role map is about {kind}, so these are not the nearest by {kind}."
+    other, cosine = alike.get(kind, ("", 0.0))
+    return unlike(kind, other, cosine)
+
+
+def unlike(kind: str, other: str, cosine: float) -> str:
+    """What to say of a kind of feature that is nearly another one."""
+    if cosine < ALIKE or kind == WHOLE:
+        return ""
+    return (
+        f"The {kind} feature is nearly the {other} feature here (mean cosine {cosine:.2f}), so these are not the "
+        f"nearest by {kind}; features of heads tell them apart: index with --clip CLIP."
+    )
+
+
+def _title(ask: Ask, kind: str, remark: str) -> str:
+    if remark:
+        return f"Nearest by the feature called {kind}, which is not one of {kind}"
+    words = "Nearest as a whole" if kind == WHOLE else f"Nearest by {kind}"
+    if kind == WHOLE and ask.without:
+        words = f"Nearest by everything but {' and '.join(ask.without)}"
+    taken = [one for one in ask.swap if kind in (WHOLE, one)]
+    return words + (f", with the {' and '.join(taken)} of another image" if taken else "")
+
+
+def asked(query: Query | None, *, text: str | None = None, **told: Any) -> Ask:
+    """What to look for, from an image or from words in its place."""
+    if query is not None and not isinstance(query, str | Path | Image.Image):
+        raise ConfigError(f"The query is of type {type(query).__name__}: give the path of an image, or a text.")
+    if isinstance(query, str | Path) and not is_file(query):
+        if Path(query).suffix.lower() in SUFFIXES or text is not None:
+            raise ConfigError(f"There is no image {query}: check the path, or search for a text without a file ending.")
+        query, text = None, str(query)
+    if text is not None and (not isinstance(text, str) or not text.strip()):
+        raise ConfigError("The text to look for is empty: say what the images show.")
+    if not isinstance(told.get("by", WHOLE), str):
+        raise ConfigError(f"by is {told['by']!r}, but names a kind of feature, such as 'color'.")
+    without, swap = told.pop("without", None) or (), told.pop("swap", None) or {}
+    named = (without,) if isinstance(without, str) else without
+    if not isinstance(named, Sequence) or not all(isinstance(one, str) for one in named):
+        raise ConfigError(f"without is {without!r}, but names kinds of features, such as 'location'.")
+    if not isinstance(swap, Mapping) or not all(isinstance(one, str | Path | Image.Image) for one in swap.values()):
+        raise ConfigError("swap is not a kind of feature with an image, as in {'color': 'other.jpg'}.")
+    return Ask(image=query, text=text, without=tuple(named), swap=dict(swap), **told)
+
+
+def search(
+    source: str | Path | Model | FrozenClip,
+    query: Query | None = None,
+    *,
+    text: str | None = None,
+    by: str = WHOLE,
+    without: str | Sequence[str] = (),
+    swap: Mapping[str, Query] | None = None,
+    top_k: int = 12,
+    min_score: float | str | None = None,
+    index: str | Path | None = None,
+    device: str | None = None,
+) -> list[Hit]:
+    """Search an index by an image or a text, nearest images first; warns if a feature is not what its name says.
+
+    Args:
+        source: folder of an index, or of a run that has one; or a loaded model, or CLIP, with `index`.
+        query: path of an image, a PIL image, or a text such as "a striped star".
+        text: words besides an image: both count the same.
+        by: kind of feature: "cls" for the whole image, "color", "head:11.4"; "all" for the hits of each, one after
+            another.
+        without: kinds whose part is left out, such as "location": images are compared by everything else.
+        swap: takes the part of a kind from another image, as in {"color": "other.jpg"}.
+        top_k: number of results.
+        min_score: least score of a hit; "auto" for the one proposed by the spread of scores. By default hits below that
+            are listed as well, with `matches` false.
+        index: folder of the index, if `source` is a model or the folder of a run with another index.
+        device: "cpu", "cuda"; by default the CPU.
+    """
+    how: dict[str, Any] = {"by": by, "without": without, "swap": swap, "top_k": top_k, "min_score": min_score}
+    wanted = asked(query, text=text, **how)
+    stored, model = opened(source, index)
+    check(stored, wanted)
+    found = find(encoder_of(stored, model, device=device), stored, wanted)
+    for one in found:
+        if one.remark:
+            warnings.warn(one.remark, DearWarning, stacklevel=2)
+    return [hit for one in found for hit in one.hits]
+
+
+def opened(
+    source: str | Path | Model | FrozenClip, index: str | Path | None = None
+) -> tuple[Index, Model | FrozenClip | Path | None]:
+    """The index that is meant, and the model if it is not the one the index names."""
+    if isinstance(source, Model | FrozenClip):
+        if index is None:
+            raise ConfigError("Name the folder of the index: search(model, query, index=FOLDER).")
+        return read_index(as_folder(index)), source
+    folder = as_folder(source)
+    if index is not None:
+        return read_index(as_folder(index)), folder
+    if not (folder / INDEX).exists() and (folder / "index" / INDEX).exists():
+        return read_index(folder / "index"), folder
+    return read_index(folder), None
+
+
+def open_hit(hit: Hit, side: int = 160) -> Image.Image:
+    """A found image as a small square picture."""
+    image = open_image(hit.path)
+    image.thumbnail((side, side))
+    return image

@@ -1,0 +1,278 @@
+"""Bring a search index up to date with its folder: new, changed, renamed and deleted files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from dear.backbone.clip import FrozenClip
+from dear.backbone.load import load_clip
+from dear.config import whole_number
+from dear.data.images import LARGEST_FILE, ImageList, folder_images, image_batches
+from dear.errors import ConfigError, DataError, OverwriteError
+from dear.files import as_folder, read_regular
+from dear.folders import check_ours, held
+from dear.loading import load
+from dear.model import Model
+from dear.retrieval.encoder import Encoder, head_encoder, model_encoder
+from dear.retrieval.index import INDEX, Index, Manifest, Writer, read_index
+from dear.retrieval.segments import COPIED, Stamp
+from dear.roles.rolemap import RoleMap
+
+KEEP_EVERY = 4096
+"""Newly encoded images after which a segment is written, so that a stop loses little."""
+UNKNOWN = bytes(16)
+Progress = Callable[[int], None]
+
+
+def index_images(
+    folder: str | Path,
+    out: str | Path | None = None,
+    *,
+    clip: FrozenClip | str | None = None,
+    pretrained: str | None = None,
+    roles: RoleMap | str | Path | None = None,
+    kinds: Sequence[str] | None = None,
+    run: Model | str | Path | None = None,
+    batch_size: int = 64,
+    workers: int = 2,
+    device: str | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Index:
+    """Index a folder's images for `dear.search`, by a plain CLIP or by an adapter. Repeated, it only does what is new.
+
+    Args:
+        folder: folder of images, and of folders of images.
+        out: folder of the index; by default RUN/index.
+        clip: a CLIP by name or from `dear.load_clip`, whose heads give a feature per attribute, without training.
+        pretrained: tag of the CLIP's weights.
+        roles: its role map; by default the one shipped for its weights.
+        kinds: features besides the whole image: concepts of the map, or heads such as "head:11.4"; by default the core
+            attributes.
+        run: an adapter instead of a CLIP: its folder, or a loaded model.
+        batch_size: images per forward pass.
+        workers: threads that read images.
+        device: "cpu", "cuda"; by default the CPU.
+        overwrite: replace the index of another folder or model.
+        progress: called with the number of images done.
+    """
+    whole_number("batch_size", batch_size, least=1)
+    whole_number("workers", workers)
+    if (run is None) == (clip is None):
+        raise ConfigError("An index is made by a CLIP (--clip CLIP) or by an adapter (--run RUN): name one of them.")
+    if out is None and (run is None or isinstance(run, Model)):
+        raise ConfigError("Name a folder for the index: --out INDEX.")
+    to = as_folder(out) if out is not None else as_folder(run) / "index"  # type: ignore[arg-type]
+    if kinds is not None and (isinstance(kinds, str) or not all(isinstance(kind, str) for kind in _items(kinds))):
+        raise ConfigError(f"kinds is {kinds!r}, but lists kinds of features, as in ['color', 'head:11.4'].")
+    folder_images(as_folder(folder))
+    check_ours(to, "index", resume=not overwrite, overwrite=overwrite)
+    if isinstance(run, Model):
+        encoder = model_encoder(run)
+    elif run is not None:
+        encoder = model_encoder(load(run, device=device), as_folder(run), to)
+    else:
+        loaded = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, device or "cpu")  # type: ignore[arg-type]
+        encoder = head_encoder(loaded, roles, kinds)
+    how: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "overwrite": overwrite, "progress": progress}
+    return update_index(encoder, as_folder(folder), to, **how)[0]
+
+
+def update_index(
+    encoder: Encoder | Model,
+    folder: str | Path,
+    out: Path,
+    *,
+    workers: int = 2,
+    batch_size: int = 64,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> tuple[Index, int]:
+    """Index a folder's images; only new and changed files are encoded. Returns the index and how many were encoded.
+
+    Images that cannot be read are left out and named in `Index.problems`. If it was stopped, the next call resumes it.
+    """
+    listed = folder_images(folder)
+    maker = model_encoder(encoder) if isinstance(encoder, Model) else encoder
+    check_ours(out, "index", resume=not overwrite, overwrite=overwrite)
+    with held(out, "index"):
+        check_ours(out, "index", resume=not overwrite, overwrite=overwrite)  # another one may just have ended
+        old = _reusable(out, Path(folder), maker, overwrite)
+        return _Update(maker, Path(folder), listed, old, progress).run(out, batch_size, workers)
+
+
+def _reusable(out: Path, root: Path, encoder: Encoder, overwrite: bool) -> Index | None:
+    """The index that is already there, if it is of the same model; that of another folder is refused."""
+    try:
+        old = read_index(out)
+        old.images  # noqa: B018  # whether its records are whole
+    except DataError:
+        if overwrite or not (out / INDEX).exists():
+            return None
+        raise
+    if old.folder != root.resolve() and not overwrite:
+        raise OverwriteError(f"{out} is the index of {old.folder}: give another folder, or replace it by --overwrite.")
+    same = (old.model_sha256, old.folder, old.kinds) == (encoder.mark, root.resolve(), encoder.kinds)
+    if not same and not overwrite and len(old.manifest.made_by) and "heads" in encoder.made_by:
+        raise OverwriteError(
+            f"The index in {out} was made by another CLIP, role map or choice of kinds: give another folder, or "
+            f"replace it by --overwrite."
+        )
+    return old if same else None
+
+
+@dataclass
+class _Rows:
+    """Rows that wait to be written."""
+
+    stamps: list[Stamp]
+    features: list[Tensor]
+    dead: list[int]
+
+
+class _Update:
+    """One pass over a folder."""
+
+    def __init__(
+        self, encoder: Encoder, root: Path, listed: ImageList, old: Index | None, progress: Progress | None
+    ) -> None:
+        self.encoder, self.root, self.listed, self.old, self.progress = encoder, root, listed, old, progress
+        known = old.stamps() if old else {}
+        self.row_of = {stamp.path: row for row, stamp in known.items()}
+        self.known = known
+        self.by_content = {stamp.content: row for row, stamp in known.items() if stamp.content != UNKNOWN}
+        self.waiting = _Rows([], [], [])
+
+    def run(self, out: Path, batch_size: int, workers: int) -> tuple[Index, int]:
+        """Write what is new, segment by segment, then what is gone."""
+        stamps = [self._stamp(name) for name in self.listed.names]
+        new = [i for i, stamp in enumerate(stamps) if not self._unchanged(stamp)]
+        sizes = {stamp.size for stamp in self.known.values()}
+        for i in (i for i in new if stamps[i].size in sizes):
+            stamps[i] = self._hashed(stamps[i])  # only a file of a known size can be a known one
+        copied = [i for i in new if stamps[i].content in self.by_content]
+        unseen = [i for i in new if stamps[i].content not in self.by_content]
+        writer = self._writer(out)
+        self._copy([stamps[i] for i in copied])
+        problems = self._encode(writer, [stamps[i] for i in unseen], unseen, batch_size, workers)
+        present = set(self.listed.names)
+        broken = {stamps[i].path for i in unseen if i in self.unreadable}
+        self.waiting.dead += [row for name, row in self.row_of.items() if name not in present or name in broken]
+        self._flush(writer)
+        if writer.manifest.segments:
+            writer.tidy()
+        index = read_index(out) if writer.manifest.segments else None
+        if index is None or not len(index):
+            raise DataError(f"None of the images in {self.root} can be read; the first: {problems[0]}")
+        encoded = len(unseen) - len(problems)
+        return replace(index, problems=tuple(problems), encoded=encoded), encoded
+
+    def _encode(
+        self, writer: Writer, stamps: list[Stamp], places: list[int], batch_size: int, workers: int
+    ) -> list[str]:
+        def open_one(at: int) -> Image.Image:
+            if stamps[at].content == UNKNOWN:
+                stamps[at] = self._hashed(stamps[at])
+            return self.listed.open(places[at])
+
+        wanted = ImageList(tuple(stamp.path for stamp in stamps), open_one)
+        problems: list[str] = []
+        self.unreadable: set[int] = set(places)
+        for part in image_batches(wanted, self.encoder.clip.preprocess_eval, size=batch_size, workers=workers):
+            problems += part.problems
+            if part.images is not None:
+                self._take([stamps[at] for at in part.indices], self.encoder.encode(part.images))
+                self.unreadable -= {places[at] for at in part.indices}
+            if len(self.waiting.stamps) >= KEEP_EVERY:
+                self._flush(writer)
+            if self.progress:
+                self.progress(part.stop)
+        return problems
+
+    def _take(self, stamps: Sequence[Stamp], features: Tensor) -> None:
+        """Rows for files; their earlier rows, if any, no longer count."""
+        for stamp in stamps:
+            now = self._stamp(stamp.path)
+            same = (now.size, now.mtime_ns) == (stamp.size, stamp.mtime_ns)
+            self.waiting.stamps.append(stamp if same else stamp._replace(content=UNKNOWN))
+            if stamp.path in self.row_of:
+                self.waiting.dead.append(self.row_of.pop(stamp.path))
+        self.waiting.features.append(features)
+
+    def _copy(self, stamps: Sequence[Stamp]) -> None:
+        """Take features over for files whose content is known already: renamed, copied or touched ones."""
+        if not stamps or self.old is None:
+            return
+        rows = np.array([self.by_content[stamp.content] for stamp in stamps])
+        order, back = np.unique(rows, return_inverse=True)
+        unit_NGE = np.stack([self.old.gather(kind, order) for kind in range(len(self.old.kinds))], axis=1)
+        whole_NGE = torch.from_numpy(unit_NGE).float() * torch.from_numpy(self.old.lengths(order))[..., None]
+        self._take([stamp._replace(state=COPIED) for stamp in stamps], whole_NGE[torch.from_numpy(back)])
+
+    def _flush(self, writer: Writer) -> None:
+        waiting, self.waiting = self.waiting, _Rows([], [], [])
+        if waiting.stamps or waiting.dead:
+            shape = (0, len(self.encoder.kinds), self.encoder.clip.geometry.embed_dim)
+            features = torch.cat(waiting.features) if waiting.features else torch.zeros(shape)
+            writer.append(features, waiting.stamps, waiting.dead)
+
+    def _writer(self, out: Path) -> Writer:
+        made_by = dict(self.encoder.made_by)
+        if self.old is not None:
+            kept = self.old.manifest.model_copy(
+                update={
+                    "made_by": made_by or self.old.manifest.made_by,
+                    "parts": self.encoder.parts,
+                    "lacking": list(self.encoder.lacking),
+                }
+            )
+            return Writer.continued(replace(self.old, manifest=kept))
+        form = Manifest(
+            folder=str(self.root.resolve()),
+            kinds=list(self.encoder.kinds),
+            embed=self.encoder.clip.geometry.embed_dim,
+            parts=self.encoder.parts,
+            lacking=list(self.encoder.lacking),
+            model_sha256=self.encoder.mark,
+            made_by=made_by,
+            segments=[],
+            next_number=_next_number(out),
+        )
+        return Writer(out, form)
+
+    def _unchanged(self, stamp: Stamp) -> bool:
+        row = self.row_of.get(stamp.path)
+        return row is not None and self.known[row][1:3] == stamp[1:3]
+
+    def _stamp(self, name: str) -> Stamp:
+        try:
+            facts = (self.root / name).stat()
+        except OSError:
+            return Stamp(name, 0, 0)  # it is gone or cannot be reached: opening it says why
+        return Stamp(name, facts.st_size, facts.st_mtime_ns)
+
+    def _hashed(self, stamp: Stamp) -> Stamp:
+        try:
+            data = read_regular(self.root / stamp.path, most=LARGEST_FILE)
+        except OSError:
+            return stamp
+        return stamp._replace(content=hashlib.sha256(data).digest()[:16])
+
+
+def _items(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, Sequence) else [given]
+
+
+def _next_number(out: Path) -> int:
+    """A number above those of all segments that lie there, whoever they belong to: readers may have them open."""
+    found = [int(path.name[8:-5]) for path in out.glob("segment-*.dear") if path.name[8:-5].isdecimal()]
+    return 1 + max(found, default=0)
