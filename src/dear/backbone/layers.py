@@ -117,7 +117,8 @@ class Layer:
                 of_C = packing.order_B[one.prompts] // (packing.order_B.shape[0] // past.shape[0])
                 own = [torch.cat([_of(a, of_C), b], dim=1) for a, b in zip(old, own, strict=True)]
             mask = packing.mask(one, past.shape[1], ends)
-            found = F.scaled_dot_product_attention(*map(self._split, (queries, *own)), attn_mask=mask)
+            split_q, split_k, split_v = map(self._split, (queries, *own))
+            found = F.scaled_dot_product_attention(split_q, split_k, split_v, attn_mask=mask)
             gathered.append(found.transpose(1, 2).flatten(0, 1).flatten(1))
         return self._after(rows, torch.cat(gathered))
 

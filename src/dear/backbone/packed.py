@@ -60,7 +60,7 @@ class Packing:
     def cut(self, x_ND: Tensor, *, ends: bool) -> list[Tensor]:
         """Each group's part of the line as (C, T, D), or of its end rows alone as (C, 1, D)."""
         counts = [one.count for one in self.groups]
-        parts = x_ND.split(counts if ends else [one.count * one.length for one in self.groups])
+        parts = torch.split(x_ND, counts if ends else [one.count * one.length for one in self.groups])
         return [part.unflatten(0, (count, -1)) for part, count in zip(parts, counts, strict=True)]
 
     def mask(self, group: Group, before: int, ends: bool) -> Tensor:
