@@ -61,7 +61,7 @@ class Packing:
         """Each group's part of the line as (C, T, D), or of its end rows alone as (C, 1, D)."""
         counts = [one.count for one in self.groups]
         parts = torch.split(x_ND, counts if ends else [one.count * one.length for one in self.groups])
-        return [part.unflatten(0, (count, -1)) for part, count in zip(parts, counts, strict=True)]
+        return [torch.unflatten(part, 0, (count, -1)) for part, count in zip(parts, counts, strict=True)]
 
     def mask(self, group: Group, before: int, ends: bool) -> Tensor:
         """Which of a group's rows, after `before` shared ones, its rows see, or its end rows alone."""
