@@ -29,6 +29,9 @@ class PlainText(TextTower):
     def rows(self, x_CTD: Tensor, end_C: Tensor, shared: int = 0) -> Rows:
         return super().rows(x_CTD, end_C, 0)
 
+    def _packing(self, rows: Rows) -> None:
+        return None
+
     def features(
         self,
         rows: Rows,

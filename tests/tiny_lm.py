@@ -14,13 +14,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 WIDTH, INNER, LAYERS, HEADS, KV_HEADS = 16, 24, 2, 4, 2
 
 
-def write_llama(folder, tensors, *, heads, kv_heads, eps=1e-5, theta=10000.0) -> str:
-    """Write a Llama with these weights (without the leading "model."), but no tokenizer."""
+def write_llama(folder, tensors, *, heads, kv_heads, eps=1e-5, theta=10000.0, kind="llama") -> str:
+    """Write a Llama, or its like, with these weights (without the leading "model."), but no tokenizer."""
     vocabulary, width = tensors["embed_tokens.weight"].shape
     layers = len({name.split(".")[1] for name in tensors if name.startswith("layers.")})
     config = {
-        "architectures": ["LlamaModel"],
-        "model_type": "llama",
+        "architectures": [f"{kind.title()}Model"],
+        "model_type": kind,
         "vocab_size": vocabulary,
         "hidden_size": width,
         "intermediate_size": tensors["layers.0.mlp.up_proj.weight"].shape[0],
@@ -39,8 +39,8 @@ def write_llama(folder, tensors, *, heads, kv_heads, eps=1e-5, theta=10000.0) ->
 
 
 @cache
-def tiny_lm(seed=5) -> str:
-    """The folder, written once per process."""
+def tiny_lm(seed=5, kind="llama") -> str:
+    """The folder of a "llama", "mistral" or "qwen2", which has biases, written once per process."""
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     draw = np.random.Generator(np.random.PCG64(seed))
@@ -62,9 +62,12 @@ def tiny_lm(seed=5) -> str:
             "mlp.down_proj": (WIDTH, INNER),
         }
         tensors |= {f"layers.{layer}.{name}.weight": matrix(*shape) for name, shape in shapes.items()}
+        if kind == "qwen2":
+            biases = {name: shape[:1] for name, shape in shapes.items() if name[-6:] in ("q_proj", "k_proj", "v_proj")}
+            tensors |= {f"layers.{layer}.{name}.bias": matrix(*shape) for name, shape in biases.items()}
         for norm in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"layers.{layer}.{norm}.weight"] = np.ones(WIDTH, np.float32)
-    write_llama(folder, tensors, heads=HEADS, kv_heads=KV_HEADS)
+    write_llama(folder, tensors, heads=HEADS, kv_heads=KV_HEADS, kind=kind)
     tokenizer = Tokenizer(models.BPE({letter: at for at, letter in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -122,10 +122,12 @@ def load(
     *,
     device: str | torch.device | None = None,
     companions: Mapping[str, Model] | None = None,
+    moved: Mapping[str, str | Path] | None = None,
 ) -> Model:
     """Load a saved adapter onto its backbone: the one given, else the one it names, loaded onto `device`.
 
-    `companions` are the models that it was made with, such as a teacher, if they are not where they were.
+    `companions` are the models that it was made with, such as a teacher, if they are not where they were. `moved` tells
+    where folders are now that its config names, such as {"lm": FOLDER} of LLaMP's language model.
 
     The model comes in evaluation mode and without gradients, with the classes it was saved with; `requires_grad_()`
     makes it trainable again.
@@ -137,6 +139,7 @@ def load(
     backbone = _backbone(manifest.backbone, clip, device or "cpu", folder)
     try:
         settings = named_now(get_method(manifest.method).Config, manifest.settings)
+        settings = {**settings, **_moved(manifest.method, moved or {})}
         method = make_method(manifest.method, backbone, settings, files=files, companions=companions)
     except KeyError as error:
         raise CorruptArtefactError(f"{folder} lacks {error}, which the method {manifest.method!r} needs.") from None
@@ -154,6 +157,15 @@ def load(
         else class_list(saved.names, saved.template, dataset=saved.dataset, descriptions=saved.descriptions)
     )
     return Model(backbone, method, classes, trained_on=manifest.trained_on).eval().requires_grad_(False)
+
+
+def _moved(name: str, moved: Mapping[str, str | Path]) -> dict[str, str]:
+    """Where folders are now, by fields of the config."""
+    known = get_method(name).places
+    if other := sorted(set(moved) - set(known)):
+        can = f"only {', '.join(known)} of {name} can" if known else f"nothing of {name} can"
+        raise ConfigError(f"moved has {_few(other)}, but {can} have moved: leave it out.")
+    return {field: str(folder) for field, folder in moved.items()}
 
 
 def _check_companions(folder: Path, manifest: Manifest, method: Method) -> None:

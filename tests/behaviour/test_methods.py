@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load
 
 import dear
+from dear.backbone import packed
 from dear.backbone.clip import content_hash
 from dear.engine import run as runs
 from dear.engine.feed import StepImages
@@ -204,8 +205,11 @@ def test_other_classes_are_a_view(model, images):
     assert torch.equal(model(images).logits, before)
 
 
-def test_savings_change_no_number(model, images):
+@pytest.mark.parametrize("least", [packed.LEAST_SAVED, 1], ids=["padded", "packed"])
+def test_savings_change_no_number(model, images, least, monkeypatch):
     """Logits, loss and gradients beside those of the same method on towers that save nothing."""
+    monkeypatch.setattr(packed, "LEAST_SAVED", least)
+    monkeypatch.setattr(packed, "GROUP_COST", 1)
     plain = dear.Model(plain_clip(model.clip), model.method, model.classes, trained_on=model.trained_on)
     plain.companions.update(model.companions)
     with torch.no_grad():

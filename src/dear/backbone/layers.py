@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dear.backbone.packed import Packing
+
 Part = Callable[[Tensor], Tensor]
 
 
@@ -48,6 +50,8 @@ class Layer:
     post2: Part = same
     side: Part | None = None
     """A term parallel to the whole layer, of the rows after `pre1`."""
+    by_row: bool = True
+    """Whether all parts treat each row for itself; False if one looks at places, as the masks of dropout do."""
 
     def attend(
         self,
@@ -92,7 +96,35 @@ class Layer:
         """The layer's output for the query rows; arguments as for `attend`."""
         rows = x_BLD if queries is None else queries
         gathered = self.attend(x_BLD, queries=queries, past=past, mask=mask, causal=causal)
-        y = rows + self.post1(self.out(gathered.transpose(1, 2).flatten(2)))
+        return self._after(rows, gathered.transpose(1, 2).flatten(2))
+
+    def run_packed(self, x_ND: Tensor, packing: Packing, *, past: Tensor, ends: bool = False) -> Tensor:
+        """The layer's output, causal, for packed rows (N, D), or for the end rows alone (B, D), in the line's order.
+
+        `past` as for `attend`; only if all parts go `by_row`.
+        """
+        rows, normed = x_ND, self.pre1(x_ND)
+        if ends:
+            rows = x_ND.index_select(0, packing.end_B)
+            (q,), (k, v) = self.project(self.pre1(rows), "q"), self.project(normed, "kv")
+        else:
+            q, k, v = self.project(normed, "qkv")
+        old = self.project(self.pre1(past), "kv") if past.shape[1] else None
+        gathered = []
+        cut_q, cut_k, cut_v = (packing.cut(part, ends=ends and part is q) for part in (q, k, v))
+        for one, queries, *own in zip(packing.groups, cut_q, cut_k, cut_v, strict=True):
+            if old is not None:
+                of_C = packing.order_B[one.prompts] // (packing.order_B.shape[0] // past.shape[0])
+                own = [torch.cat([_of(a, of_C), b], dim=1) for a, b in zip(old, own, strict=True)]
+            mask = packing.mask(one, past.shape[1], ends)
+            split_q, split_k, split_v = map(self._split, (queries, *own))
+            found = F.scaled_dot_product_attention(split_q, split_k, split_v, attn_mask=mask)
+            gathered.append(found.transpose(1, 2).flatten(0, 1).flatten(1))
+        return self._after(rows, torch.cat(gathered))
+
+    def _after(self, rows: Tensor, gathered: Tensor) -> Tensor:
+        """The layer's output for rows, from what their heads gathered."""
+        y = rows + self.post1(self.out(gathered))
         y = y + self.post2(self.mlp(self.pre2(y)))
         return y if self.side is None else y + self.side(self.pre1(rows))
 
@@ -127,3 +159,10 @@ def _each(shared: Tensor, own: Tensor) -> Tensor:
     if shared.shape[0] == 1:
         return shared.expand(own.shape[0], -1, -1)
     return shared.repeat_interleave(own.shape[0] // shared.shape[0], dim=0)
+
+
+def _of(shared: Tensor, owner_C: Tensor) -> Tensor:
+    """What several sequences share, for those that belong to `owner_C`."""
+    if shared.shape[0] == 1:
+        return shared.expand(owner_C.shape[0], -1, -1)
+    return shared.index_select(0, owner_C)

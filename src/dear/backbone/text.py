@@ -1,7 +1,8 @@
 """The frozen text tower, layer by layer, never longer than its longest prompt, with places where a method can act.
 
 The tower is causal, so positions past the last end token cannot matter and are dropped, and rows that all prompts begin
-with see nothing that differs between prompts: they run once for all, as a past that every prompt attends to.
+with see nothing that differs between prompts: they run once for all, as a past that every prompt attends to. Prompts of
+unequal length are packed (`dear.backbone.packed`), of which edits notice nothing.
 Shapes: C prompts, T tokens, D text width, E joint embedding. Layers are counted from 1.
 """
 
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from dear.backbone.layers import Layer, layer_of
+from dear.backbone.packed import Packing, packing_of
+from dear.backbone.passage import Passage
 from dear.backbone.precision import tower_precision, wide
 from dear.backbone.rows import Rows
 from dear.errors import ClassListError
@@ -156,18 +159,21 @@ class TextTower:
     ) -> Rows:
         """The rows after layers `first`..`last` (by default all); `edit` changes the input of a layer."""
         layers = self.layers if layers is None else layers
-        for number in range(first, (len(layers) if last is None else last) + 1):
-            rows = (edit(number, rows) if edit else rows).to(self.dtype)
-            before, length = rows.past.shape[1], rows.words.shape[1]
-            layer = layers[number - 1]
+        return self._passage(rows, layers[: len(layers) if last is None else last], first, edit).rows
+
+    def _passage(self, rows: Rows, layers: Sequence[Layer], first: int, edit: Edit | None) -> Passage:
+        """Rows after the layers from `first` on."""
+        passage = Passage(rows, self.dtype, self._packing)
+        for number in range(first, len(layers) + 1):
+            if edit:
+                passage.edited(edit(number, passage.rows).to(self.dtype))
             with tower_precision(self.device):
-                if not before:
-                    rows = rows._replace(words=layer.run(rows.words, causal=True))
-                    continue
-                mask = torch.ones(length, before + length, dtype=torch.bool, device=self.device).tril(before)
-                words = layer.run(rows.words, past=rows.past, mask=mask)
-                rows = rows._replace(words=words, past=layer.run(rows.past, causal=True))
-        return rows
+                passage.through(layers[number - 1])
+        return passage
+
+    def _packing(self, rows: Rows) -> Packing | None:
+        """How rows are packed; None if they are not."""
+        return packing_of(rows.end, rows.words.shape[1])
 
     def features(
         self,
@@ -183,16 +189,11 @@ class TextTower:
         end rows only.
         """
         layers = self.layers if layers is None else layers
-        last = len(layers)
-        rows = self.run(rows, first, last - 1, edit=edit, layers=layers)
-        rows = (edit(last, rows) if edit else rows).to(self.dtype)
-        before, length = rows.past.shape[1], rows.words.shape[1]
-        keys = torch.arange(before + length, device=self.device)
-        mask = (keys <= rows.end[:, None] + before)[:, None, None]
-        queries = rows.words[torch.arange(rows.words.shape[0], device=self.device), rows.end][:, None]
+        passage = self._passage(rows, layers[:-1], first, edit)
+        if edit:
+            passage.edited(edit(len(layers), passage.rows).to(self.dtype))
         with tower_precision(self.device):
-            end = layers[-1].run(rows.words, queries=queries, past=rows.past, mask=mask)[:, 0]
-            end = (norm or self._text.ln_final)(end.to(self.dtype))
+            end = (norm or self._text.ln_final)(passage.end(layers[-1]).to(self.dtype))
         return self._project(wide(end), projection)
 
     def _project(self, end_CD: Tensor, projection: Projection) -> Tensor:

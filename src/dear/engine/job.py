@@ -167,7 +167,8 @@ def describe(job: Job, model: Model) -> dict[str, Any]:
 def fingerprint(description: Mapping[str, Any], *, images: bool = True) -> str:
     """Hash of a description; a backbone counts by its weights, not by the name it was asked for.
 
-    What is at its default does not count, so that a setting that a newer version adds changes no fingerprint.
+    What is at its default does not count, so that a setting that a newer version adds changes no fingerprint. Neither
+    does where a method's folders are (`Method.places`): what is in them counts, by its `files`.
     `images` leaves the content of the images out, which descriptions of format 1 do not know.
     """
     backbone = {key: description["backbone"][key] for key in ("precision", "weights_sha256")}
@@ -181,12 +182,16 @@ def fingerprint(description: Mapping[str, Any], *, images: bool = True) -> str:
 
 
 def told_settings(description: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a described job that are not the method's defaults; all of them if it is not known here."""
+    """The settings of a described job that are not the method's defaults; all of them if it is not known here.
+
+    Where folders are is left out: a job is the same wherever they lie.
+    """
     settings: dict[str, Any] = description["settings"]
     if description["method"] not in list_methods():
         return settings
-    config = get_method(description["method"]).Config
-    return _told(named_now(config, settings), config())
+    method = get_method(description["method"])
+    told = _told(named_now(method.Config, settings), method.Config())
+    return {name: value for name, value in told.items() if name not in method.places}
 
 
 def _told(values: Mapping[str, Any], usual: Settings) -> dict[str, Any]:

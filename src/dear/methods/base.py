@@ -163,6 +163,8 @@ class Method(nn.Module):
     """Names of tensors whose shape comes from the draw: empty until `begin`, shaped by the file when loaded."""
     untold: ClassVar[tuple[str, ...]] = ()
     """Config fields that name files, which tables leave out unless several are compared."""
+    places: ClassVar[tuple[str, ...]] = ()
+    """Config fields that name folders which a saved run needs and does not hold: `dear.load(…, moved=…)`."""
     needs: Needs = Needs()
 
     def __init__(

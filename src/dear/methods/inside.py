@@ -81,4 +81,4 @@ def with_low_rank(
         return layer.out(x) + low("o", x)
 
     own_out: Part = out if "o" in terms else layer.out
-    return replace(layer, project=project, out=own_out)
+    return replace(layer, project=project, out=own_out, by_row=layer.by_row and drop is None)

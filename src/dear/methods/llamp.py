@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ from dear.errors import ConfigError, setting
 from dear.methods.about import About
 from dear.methods.base import Batch, Method, Needs, Output, tokens_of, unit
 from dear.methods.inside import PUBLISHED_DEPTH, Dropout, LowRank, of_twelve, with_low_rank
-from dear.methods.language import Copies, Memory, load_language_model
+from dear.methods.language import Copies, LanguageModel, Memory, load_language_model
 from dear.methods.recipe import Recipe, Special
 from dear.methods.tokens import WORDS, placeholders, prompted_image, random_linear, word_rows
 
@@ -136,14 +137,14 @@ class LLaMP(Method):
         trained="52,764,673 (LLaMA-2-7B)",
     )
     log_probabilities: ClassVar[bool] = True
+    places: ClassVar[tuple[str, ...]] = ("lm",)
+    untold: ClassVar[tuple[str, ...]] = ("lm",)
     config: LLaMPConfig
 
     def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
         super().__init__(clip, config, seed=seed, **saved)
         told, generator = self.config, torch.Generator().manual_seed(seed)
-        if not told.lm:
-            raise ConfigError(f"llamp needs a language model, a folder or a name on the hub: {setting(lm='FOLDER')}.")
-        self._lm = load_language_model(told.lm)
+        self._lm = self._language_model()
         self._check_language_model()
         width, wide = clip.text.width, clip.vision.width
         self._words_depth = min(max(told.text_depth, told.llm_depth), clip.text.depth)
@@ -173,6 +174,20 @@ class LLaMP(Method):
         )
         self.logit_scale = nn.Parameter(torch.tensor([math.log(clip.temperature)]))
 
+    def _language_model(self) -> LanguageModel:
+        """The language model; a folder is remembered so that it is found from anywhere."""
+        name = self.config.lm
+        if not name:
+            raise ConfigError(f"llamp needs a language model, a folder or a name on the hub: {setting(lm='FOLDER')}.")
+        if Path(name).is_dir():
+            self.config = self.config.model_copy(update={"lm": str(Path(name).resolve())})
+        elif RECORD in self.files and Path(name).is_absolute():
+            raise ConfigError(
+                f"The language model that this was trained with is not at {name!r} any more: put it back, or load with "
+                f"dear.load(RUN, moved={{'lm': FOLDER}}), and save the model again for commands."
+            )
+        return load_language_model(self.config.lm)
+
     def _check_language_model(self) -> None:
         """Write down which language model it is, or see that it is the same as before."""
         lm, name = self._lm, self.config.lm
@@ -180,7 +195,7 @@ class LLaMP(Method):
             raise ConfigError(f"decoder_layers is {self.config.decoder_layers}, but {name} has {lm.depth}: use fewer.")
         if RECORD in self.files and json.loads(self.files[RECORD])["sha256"] != lm.sha256():
             raise ConfigError(f"This was trained with another language model than {name!r}: put that one in its place.")
-        self.files.setdefault(RECORD, json.dumps({"name": name, "sha256": lm.sha256()}))
+        self.files.setdefault(RECORD, json.dumps({"name": Path(name).name, "sha256": lm.sha256()}))
 
     def facts(self) -> dict[str, str]:
         """The language model, without which numbers mean little."""

@@ -1,0 +1,83 @@
+"""Prompts on their way through the layers of the text tower: padded for whoever edits them, packed for the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dear.backbone.layers import Layer
+from dear.backbone.packed import Packing
+from dear.backbone.rows import Rows
+
+HowToPack = Callable[[Rows], Packing | None]
+
+
+class Passage:
+    """The rows between two layers, packed anew only if an edit changes more than what prompts share."""
+
+    def __init__(self, rows: Rows, dtype: torch.dtype, how: HowToPack) -> None:
+        """Begin with rows.
+
+        Args:
+            rows: the input of a layer.
+            dtype: the type that layers get their rows in.
+            how: tells how rows are packed; None if they are not.
+        """
+        self._rows, self._dtype, self._how = rows, dtype, how
+        self._packing = how(rows)
+        self._line: Tensor | None = None
+        """The words packed, if they have been since they last changed."""
+        self._behind = False
+        """Whether the words of `_rows` are older than those packed."""
+
+    @property
+    def rows(self) -> Rows:
+        """All rows, padded."""
+        if self._behind:
+            assert self._packing is not None
+            assert self._line is not None
+            self._rows, self._behind = self._rows._replace(words=self._packing.unpack(self._line)), False
+        return self._rows
+
+    def edited(self, rows: Rows) -> None:
+        """Take these rows instead."""
+        old, self._rows, self._behind = self.rows, rows, False
+        if rows.words is not old.words or rows.end is not old.end:
+            self._packing, self._line = self._how(rows), None
+
+    def through(self, layer: Layer) -> None:
+        """Run a layer."""
+        if self._packing is None or not layer.by_row:
+            rows = self.rows.to(self._dtype)
+            self._rows, self._line = _through(layer, rows), None
+            return
+        past = self._rows.past.to(self._dtype)
+        self._line, self._behind = layer.run_packed(self._packed(self._packing), self._packing, past=past), True
+        self._rows = self._rows._replace(past=layer.run(past, causal=True) if past.shape[1] else past)
+
+    def end(self, layer: Layer) -> Tensor:
+        """What a layer gives for the end row of each prompt, (B, D), without running it for the others."""
+        if self._packing is not None and layer.by_row:
+            line, past = self._packed(self._packing), self._rows.past.to(self._dtype)
+            return self._packing.in_order(layer.run_packed(line, self._packing, past=past, ends=True))
+        rows = self.rows.to(self._dtype)
+        before, length, device = rows.past.shape[1], rows.words.shape[1], rows.words.device
+        keys = torch.arange(before + length, device=device)
+        mask = (keys <= rows.end[:, None] + before)[:, None, None]
+        queries = rows.words[torch.arange(rows.words.shape[0], device=device), rows.end][:, None]
+        return layer.run(rows.words, queries=queries, past=rows.past, mask=mask)[:, 0]
+
+    def _packed(self, packing: Packing) -> Tensor:
+        return (packing.pack(self._rows.words) if self._line is None else self._line).to(self._dtype)
+
+
+def _through(layer: Layer, rows: Rows) -> Rows:
+    """Padded rows after a layer."""
+    before, length = rows.past.shape[1], rows.words.shape[1]
+    if not before:
+        return rows._replace(words=layer.run(rows.words, causal=True))
+    mask = torch.ones(length, before + length, dtype=torch.bool, device=rows.words.device).tril(before)
+    words = layer.run(rows.words, past=rows.past, mask=mask)
+    return rows._replace(words=words, past=layer.run(rows.past, causal=True))
