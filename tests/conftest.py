@@ -2,7 +2,10 @@
 
 import os
 
+import tempfile
+
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["DEAR_CACHE"] = tempfile.mkdtemp(prefix="dear-cache-")  # never the user's own: a map in it would be found
 
 import json
 from pathlib import Path

@@ -157,5 +157,4 @@ def _map(named: str) -> Any:
     """A role map by name, file, or the folder that 'dear roles discover' wrote."""
     from dear.roles.rolemap import RoleMap
 
-    inside = Path(named) / "roles.json"
-    return RoleMap.load(inside if inside.is_file() else named)
+    return RoleMap.load(named)

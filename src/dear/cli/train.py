@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import json_line, printable, progress_bar, say, step_bar
+from dear.cli.talk import json_line, printable, progress_bar, say, stage_bar, step_bar
 from dear.errors import ConfigError, ImageError
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def train(
     from dear.backbone.load import load_clip
     from dear.datasets import open_dataset
     from dear.engine.fit import clip_for
+    from dear.engine.found_roles import with_found_roles
     from dear.engine.job import make_job
     from dear.folders import check_ours
 
@@ -66,6 +67,8 @@ def train(
     check_ours(out, "run", resume=resume, overwrite=overwrite)
     ask.use_threads(training.threads)
     backbone = load_clip(name, weights, training.device)
+    with stage_bar() as show:
+        job = with_found_roles(job, backbone, tell=show, say=say)
     how = {"resume": resume, "overwrite": overwrite, "workers": training.workers, "cache": training.cache_in(out)}
     typer.echo(printable(_train(job, backbone, out, training, how)))
 

@@ -12,6 +12,7 @@ from dear.data.dataset import Dataset
 from dear.data.descriptions import with_descriptions
 from dear.data.splits import Half
 from dear.datasets import is_world, opened
+from dear.engine.found_roles import with_found_roles
 from dear.engine.job import make_job
 from dear.engine.loop import Metrics
 from dear.engine.ranks import local_device
@@ -73,7 +74,7 @@ def fit(
         resume: resume an interrupted run in `out`.
         overwrite: start over, and replace the run in `out` when the new one is whole.
         on_step: called with every step's metrics.
-        **config: the method's own, such as roles="ROLES", mask="all_mixed", beta=0.9.
+        **config: the method's own, such as roles="ROLES" (or "auto"), mask="all_mixed", beta=0.9.
     """
     _check_types(train, on_step)
     dataset = with_descriptions(opened(data, data_root, template), descriptions)
@@ -84,6 +85,7 @@ def fit(
         check_ours(folder, "run", resume=resume, overwrite=overwrite)
     if not isinstance(clip, FrozenClip):
         clip = load_clip(*clip_for(dataset, clip, pretrained), local_device(device))
+    job = with_found_roles(job, clip)
     how = {"resume": resume, "overwrite": overwrite, "cache": kept, "workers": workers, "on_step": on_step}
     return run_job(job, clip, folder, **how)[0]
 

@@ -25,6 +25,7 @@ from dear.data.dataset import Dataset, Item
 from dear.data.descriptions import with_descriptions
 from dear.data.splits import few_shot, labels_of
 from dear.datasets import open_dataset, refuse_inside
+from dear.engine.found_roles import with_found_roles
 from dear.engine.job import Job, describe, fingerprint, make_job, versions
 from dear.engine.loop import Metrics
 from dear.engine.run import CHECKPOINT, read_run, run_job
@@ -204,7 +205,7 @@ def _check_methods(cells: Sequence[Cell], setting: Setting, refused: dict[Cell, 
     why: dict[Any, str] = {}
     for key, cell in first.items():
         try:
-            _try_classes(cell, _job(cell, setting).build(clip), setting)
+            _try_classes(cell, with_found_roles(_job(cell, setting), clip).build(clip), setting)
         except REFUSALS as error:
             if refused is None or len(why) == len(first) - 1:
                 raise
