@@ -1,7 +1,6 @@
 """Small backbones for every test, and no network: the hub is switched off before anything can import it."""
 
 import os
-
 import tempfile
 
 os.environ["HF_HUB_OFFLINE"] = "1"

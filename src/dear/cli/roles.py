@@ -83,6 +83,27 @@ def discover(
             **how,
         )
     typer.echo(found.summary)
+    typer.echo(f"\nNext: {_train_command(clip, pretrained, images, out, data_root)}")
+
+
+def _train_command(clip: str, pretrained: str | None, images: str, out: Path, data_root: Path | None) -> str:
+    """What to type to train with the map; on the same images if they are in class folders."""
+    from shlex import join
+
+    from dear.datasets import open_dataset
+    from dear.errors import DearError
+
+    words = ["dear", "train"]
+    try:
+        open_dataset(images, data_root)
+        words += [
+            images,
+            *(["--data-root", str(data_root)] if data_root is not None and not Path(images).is_dir() else []),
+        ]
+    except DearError:
+        words.append("world-textures" if images == "world" else "PHOTOS")
+    words += ["--clip", clip, *(["--pretrained", pretrained] if pretrained else []), "--roles", str(out)]
+    return join([*words, "--out", "runs/mine"])
 
 
 @app.command()

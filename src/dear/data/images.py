@@ -47,6 +47,11 @@ class ImageList:
         content = [] if self.content is None else [self.content(index) for index in range(len(self))]
         return sha256(letters("\n".join([self.source, *self.names, *content])))
 
+    def marks(self) -> list[str]:
+        """A short mark of each image: its name and what it is."""
+        content = self.content or (lambda index: "")
+        return [sha256(letters(f"{name}\n{content(index)}"))[:16] for index, name in enumerate(self.names)]
+
     def spread(self, count: int) -> ImageList:
         """At most `count` of the images, evenly spread over the list."""
         if count >= len(self):

@@ -124,7 +124,7 @@ class RoleMap(_Strict):
         path = Path(source) / ROLES if is_folder(source) else Path(source)
         if not is_file(path):
             raise RoleMapError(
-                f"There is no role map {str(source)[:80]!r}: give a roles.json, the folder of 'dear roles discover', or "
+                f"There is no role map {str(source)[:80]!r}: give a roles.json, a folder of 'dear roles discover', or "
                 f"one of the shipped maps ({', '.join(shipped)}).{did_you_mean(str(source), shipped)}"
             )
         try:
