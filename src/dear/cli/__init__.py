@@ -11,6 +11,7 @@ import typer.main
 
 from dear import __version__
 from dear.cli import bench, compare, data, paper, report, roles, search, train, world
+from dear.cli.extending import extensible
 from dear.cli.options import with_training
 from dear.cli.talk import Group, say
 from dear.errors import ConfigError, DearError
@@ -51,13 +52,13 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
 )
-app.command("train")(with_training(train.train))
-app.command("eval")(train.evaluate)
-app.command("predict")(train.predict)
-app.command("report")(report.report)
+app.command("train")(extensible(with_training(train.train)))
+app.command("eval")(extensible(train.evaluate))
+app.command("predict")(extensible(train.predict))
+app.command("report")(extensible(report.report))
 app.command("quickstart")(report.quickstart)
-app.command("compare")(with_training(compare.compare))
-app.command("paper")(with_training(paper.paper))
+app.command("compare")(extensible(with_training(compare.compare)))
+app.command("paper")(extensible(with_training(paper.paper)))
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(data.list_app, name="ls")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dear.cli import options as ask
+from dear.cli.extending import command
 from dear.cli.talk import Group, progress_bar, say, stage_bar
 from dear.errors import ConfigError
 
@@ -22,7 +23,7 @@ Map = Annotated[
 ]
 
 
-@app.command()
+@command(app)
 def discover(
     clip: Clip,
     images: Annotated[

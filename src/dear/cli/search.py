@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dear.cli import options as ask
+from dear.cli.extending import command
 from dear.cli.talk import Group, json_line, printable, progress_bar, say
 
 app = typer.Typer(help="Search images by an image or a text, by one kind of feature.", cls=Group)
@@ -24,7 +25,7 @@ Results = Annotated[int, typer.Option("-k", "--top-k", metavar="N", min=1, help=
 SheetFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Contact sheet to write: a .html or .png file.")]
 
 
-@app.command()
+@command(app)
 def index(
     run: ask.Run,
     photos: Photos,
@@ -53,7 +54,7 @@ def index(
     )
 
 
-@app.command()
+@command(app)
 def find(
     run: ask.Run,
     query: Query,

@@ -58,10 +58,10 @@ def check_dataset(
 
 def _compare_counts(health: Health, declared: Declaration) -> None:
     expected = {"train": declared.train, "val": declared.val, "test": declared.test}
-    if health.classes != declared.classes:
+    if declared.classes is not None and health.classes != declared.classes:
         health.problems.append(f"{health.classes} classes, but {declared.title} has {declared.classes}.")
     for split, count in expected.items():
-        if health.counts[split] != count:
+        if count is not None and health.counts[split] != count:
             health.notes.append(
                 f"{health.counts[split]:,} {split} images, but the whole of {declared.title} has {count:,}: a subset."
             )

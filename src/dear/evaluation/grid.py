@@ -37,6 +37,7 @@ from dear.evaluation.processes import begin_process
 from dear.evaluation.results import Backbone, CellResult
 from dear.evaluation.tables import to_csv, to_markdown
 from dear.evaluation.tested import items_to_test
+from dear.extensions import added
 from dear.files import sha256, write_atomic
 from dear.folders import check_ours, held, remove_leftovers, remove_ours
 from dear.model import Model
@@ -124,7 +125,7 @@ def _in_processes(
     cells: Sequence[Cell], setting: Setting, jobs: int, threads: int
 ) -> Iterator[tuple[int, Callable[[], CellResult]]]:
     pool = ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), initializer=begin_process, initargs=(threads, os.getpid())
+        jobs, mp_context=get_context("spawn"), initializer=begin_process, initargs=(threads, os.getpid(), added())
     )
     waiting = {pool.submit(run_cell, cell, setting): index for index, cell in enumerate(cells)}
     try:

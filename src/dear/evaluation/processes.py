@@ -9,15 +9,18 @@ import time
 
 import torch
 
+from dear import extensions
+
 WATCH = 0.5
 """Seconds between looks at whether the parent lives."""
 
 
-def begin_process(threads: int, parent: int) -> None:
-    """Compute with this number of threads, leave Ctrl-C to the parent, and end soon after it."""
+def begin_process(threads: int, parent: int, added: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())) -> None:
+    """Compute with this number of threads, leave Ctrl-C to the parent, end soon after it, and know what it added."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(threads)
+    extensions.add(*added)
 
 
 def _end_with(parent: int) -> None:
