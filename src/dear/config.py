@@ -26,6 +26,24 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise ConfigError(" ".join(problems(error, type(self).model_fields))) from None
 
+    def __repr__(self) -> str:
+        """What is not at its default, in one line."""
+        fields = type(self).model_fields
+        told = [
+            f"{name}={getattr(self, name)!r}"
+            for name, one in fields.items()
+            if getattr(self, name) != one.get_default(call_default_factory=True)
+        ]
+        return one_line(f"{type(self).__name__}({', '.join(told)})")
+
+    __str__ = __repr__
+
+
+def one_line(text: str, most: int = 160) -> str:
+    """A text that fits a line, cut if it must be."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
 
 def whole_number(name: str, value: object, *, least: int = 0) -> int:
     """An argument that counts something."""

@@ -114,7 +114,7 @@ def test_a_file_is_imported_for_every_command_and_every_process(fresh, dear_, tm
         "--seeds",
         "1,2",
     )
-    code, out, err = dear_(*words, *mine, "--jobs", 2, "--out", "grid", *FEW)
+    code, _, err = dear_(*words, *mine, "--jobs", 2, "--out", "grid", *FEW)
     assert code == 0, err
     assert len(list((tmp_path / "grid" / "cells").iterdir())) == 2
 
@@ -170,12 +170,12 @@ def test_everything_wrong_with_a_class_is_listed(fresh):
         ConfigError, match=r"Duck cannot be registered .* not a subclass of dear\.Method.*'loss.*is missing"
     ):
         dear.register(Duck)
+
+    class Needy(dear.Method):
+        name = "needy"
+        Config = type("C", (dear.DearConfig,), {"__annotations__": {"must": int}})
+
     with pytest.raises(ConfigError, match="has settings without a default"):
-
-        class Needy(dear.Method):
-            name = "needy"
-            Config = type("C", (dear.DearConfig,), {"__annotations__": {"must": int}})
-
         dear.register(Needy)
 
 

@@ -10,7 +10,7 @@ import typer
 import typer.main
 
 from dear import __version__
-from dear.cli import bench, compare, data, paper, report, roles, search, train, world
+from dear.cli import bench, compare, data, paper, predict, report, roles, search, train, world
 from dear.cli.extending import extensible
 from dear.cli.options import with_training
 from dear.cli.talk import Group, say
@@ -54,7 +54,7 @@ app = typer.Typer(
 )
 app.command("train")(extensible(with_training(train.train)))
 app.command("eval")(extensible(train.evaluate))
-app.command("predict")(extensible(train.predict))
+app.command("predict")(extensible(predict.predict))
 app.command("report")(extensible(report.report))
 app.command("quickstart")(report.quickstart)
 app.command("compare")(extensible(with_training(compare.compare)))

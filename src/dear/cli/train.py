@@ -1,4 +1,4 @@
-"""`dear train`, `dear eval` and `dear predict`: from a folder of photos to an adapter and its predictions."""
+"""`dear train` and `dear eval`: from a folder of photos to an adapter and its score."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import json_line, printable, progress_bar, say, stage_bar, step_bar
-from dear.errors import ConfigError, ImageError
+from dear.cli.talk import printable, progress_bar, say, stage_bar, step_bar
 
 if TYPE_CHECKING:
     from dear.backbone.clip import FrozenClip
@@ -75,6 +74,7 @@ def train(
 
 def _train(job: Job, clip: FrozenClip, out: Path, training: ask.Training, how: dict[str, Any]) -> str:
     """Train with a bar, tell what was wrong with the images, and say what came out."""
+    from dear.data.images import passed_over_sentence
     from dear.engine.job import UNLABELLED
     from dear.engine.run import run_job
 
@@ -82,6 +82,9 @@ def _train(job: Job, clip: FrozenClip, out: Path, training: ask.Training, how: d
     few = [name for label, name in enumerate(job.class_names) if counts[label] < job.shots]
     if few and UNLABELLED not in counts:
         say(f"note: {len(few)} class(es) have fewer than {job.shots} images, such as {few[0]!r}: all of them are used.")
+    place = Path(job.dataset.source or "none of a folder")
+    if place.is_dir() and (others := passed_over_sentence(place)):
+        say(f"note: {others}")
     write_config = training.config_writer(out, clip=clip.name, pretrained=clip.pretrained)
     problems: dict[str, None] = {}
     with step_bar() as show:
@@ -149,85 +152,3 @@ def evaluate(
     rows |= {f"{found.method}, {readout}": value for readout, value in scores.accuracy.items()}
     for name, value in rows.items():
         typer.echo(f"  {name:<20} {value:6.2f} %")
-
-
-def predict(
-    run: ask.Run,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Images, or folders of images.")],
-    classes: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,NAME", help="Other classes than the run's, comma-separated, such as 'cat,dog'."),
-    ] = None,
-    names: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Other classes than the run's, from a text file with one name per line."),
-    ] = None,
-    template: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Prompt around a class name; by default the run's.")
-    ] = None,
-    descriptions: ask.Descriptions = None,
-    readout: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Readout of the method; by default its first one.")
-    ] = None,
-    top_k: ask.TopK = 3,
-    batch_size: ask.BatchSize = 32,
-    workers: ask.Workers = 2,
-    device: ask.Device = None,
-    threads: ask.Threads = None,
-    as_json: ask.Json = False,
-) -> None:
-    """Classify images, among the run's classes or any others."""
-    from dear.engine.ranks import local_device
-    from dear.loading import load
-    from dear.predict import stream
-
-    ask.use_threads(threads)
-    chosen = _class_names(classes, names)
-    paths, bad = _expand(images)
-    model = load(run, device=local_device(device))
-    how: dict[str, Any] = {"readout": readout, "top_k": top_k, "batch_size": batch_size, "workers": workers}
-    found = stream(model, paths, chosen, template=template, descriptions=descriptions, **how)
-    for path, one in zip(paths, found, strict=True):
-        if isinstance(one, ImageError):
-            bad += 1
-            say(f"not predicted: {one}")
-        elif as_json:
-            typer.echo(json_line(one.as_dict()))
-        else:
-            typer.echo(printable(f"{path}: " + ", ".join(f"{name} {100 * p:.1f} %" for name, p in one.top)))
-    if bad:
-        raise typer.Exit(1)
-
-
-def _expand(images: list[Path]) -> tuple[list[Path], int]:
-    """Folders replaced by the images in them, and how many had none."""
-    from dear.data.images import folder_images
-
-    paths: list[Path] = []
-    bad = 0
-    for one in images:
-        try:
-            paths += [one / name for name in folder_images(one).names] if one.is_dir() else [one]
-        except ImageError as error:
-            bad += 1
-            say(f"not predicted: {error}")
-    return paths, bad
-
-
-def _class_names(classes: str | None, names: Path | None) -> list[str] | None:
-    """Class names as typed, or from a file with one per line; None for the run's own."""
-    from dear.files import read_regular
-
-    if classes is not None and names is not None:
-        raise ConfigError("--classes and --names both say which classes there are: choose one of them.")
-    if names is None:
-        return ask.split(classes) if classes is not None else None
-    try:
-        lines = read_regular(names).decode("utf-8-sig").splitlines()
-    except FileNotFoundError:
-        raise ConfigError(f"There is no file {names}: give a text file with one class name per line.") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{names} is not a list of class names in UTF-8.") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{names} cannot be read ({getattr(error, 'strerror', None) or error}).") from None
-    return [line.strip() for line in lines if line.strip()]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dear.data.catalog import Declaration, read_declared
 from dear.data.dataset import SPLITS, Dataset
+from dear.data.images import passed_over_sentence
 from dear.errors import DataError, ImageError
 
 MOST_NAMED = 5
@@ -52,6 +53,9 @@ def check_dataset(
     health.counts = {split: len(data.split(split)) for split in SPLITS}
     if declared is not None:
         _compare_counts(health, declared)
+    place = Path(data.source)
+    if data.source and place.is_dir() and (others := passed_over_sentence(place)):
+        health.notes.append(others)
     _try_images(data, health, decode, progress)
     return health
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,11 @@ from dear.errors import ImageError
 from dear.files import MEGABYTE, NotRegularError, letters, read_regular, sha256, shown
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
+HEIC = {".heic", ".heif"}
+"""Photos of iPhones, which the extra `heic` reads."""
+RAW = {".avif", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"}
+"""Photos that are not read at all, and told of."""
+INSTALL_HEIC = 'pip install "dear-vlm[heic]"'
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "MPO")
 """The only decoders that ever see a file: none of them starts a program, as the one for EPS would."""
 LARGEST_FILE = 512 * MEGABYTE
@@ -36,6 +45,10 @@ class ImageList:
     """Where they come from: lists with the same names from different places are different lists."""
     content: Callable[[int], str] | None = None
     """Hash of an image's bytes, if it has any: a result that rests on an image must not outlive it."""
+
+    def __repr__(self) -> str:
+        """A count instead of every name."""
+        return f"ImageList({len(self.names):,} images{f' of {self.source}' if self.source else ''})"
 
     def __len__(self) -> int:
         """How many there are."""
@@ -75,7 +88,11 @@ def folder_images(folder: str | Path) -> ImageList:
         key=lambda p: p.relative_to(root).parts,
     )
     if not paths:
-        raise ImageError(f"There are no images in {root}: give a folder with {', '.join(sorted(SUFFIXES))} files.")
+        others = passed_over_sentence(root)
+        told = f" {others}" if others else ""
+        raise ImageError(
+            f"There are no images in {root}: give a folder with {', '.join(sorted(readable_suffixes()))} files.{told}"
+        )
     names = tuple(p.relative_to(root).as_posix() for p in paths)
     return ImageList(
         names, lambda index: open_image(paths[index]), str(root.resolve()), lambda index: content_of(paths[index])
@@ -92,7 +109,44 @@ def content_of(path: Path) -> str:
 
 def is_image_name(name: str) -> bool:
     """Whether a file's name is that of an image; hidden files, such as a Mac's `._photo.jpg`, are none."""
-    return not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
+    return not name.startswith(".") and Path(name).suffix.lower() in readable_suffixes()
+
+
+def readable_suffixes() -> set[str]:
+    """How names of images end that can be read here."""
+    return SUFFIXES | HEIC if reads_heic() else SUFFIXES
+
+
+@cache
+def reads_heic() -> bool:
+    """Whether photos of iPhones can be read: whether the extra `heic` is installed."""
+    return find_spec("pillow_heif") is not None
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """The decoders that may see a file."""
+    if not reads_heic():
+        return FORMATS
+    import_module("pillow_heif").register_heif_opener()
+    return (*FORMATS, "HEIF")
+
+
+def passed_over(folder: Path) -> list[str]:
+    """Photos below a folder, by their names there, that look like photos but cannot be read here."""
+    wanted = (HEIC | RAW) - readable_suffixes()
+    found = (Path(at, name) for at, _, names in os.walk(folder) for name in names if not name.startswith("."))
+    return sorted(one.relative_to(folder).as_posix() for one in found if one.suffix.lower() in wanted)
+
+
+def passed_over_sentence(folder: Path) -> str | None:
+    """What to say of photos that are passed over; None if there are none."""
+    names = passed_over(folder)
+    if not names:
+        return None
+    heic = [name for name in names if Path(name).suffix.lower() in HEIC]
+    how = f"{len(heic)} of them HEIC, read with {INSTALL_HEIC}" if heic else "convert them to JPEG"
+    return f"{len(names)} photos in {shown(folder)} are passed over, such as {shown(names[0])} ({how})."
 
 
 def open_image(path: Path) -> Image.Image:
@@ -101,20 +155,36 @@ def open_image(path: Path) -> Image.Image:
     Only regular files of a sensible size are read, and only the named formats are decoded.
     """
     try:
-        data = read_regular(path, most=LARGEST_FILE)
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            if image.width * image.height > (Image.MAX_IMAGE_PIXELS or float("inf")):
-                raise Image.DecompressionBombError
-            if max(image.size) > LONGEST_SIDE:
-                raise Image.DecompressionBombError
-            return as_rgb(image)
+        return _decoded(read_regular(path, most=LARGEST_FILE))
     except Exception as error:  # decoders raise all sorts of things over damaged files
         raise ImageError(f"{shown(path)} cannot be read: {_reason(path, error)}.") from error
 
 
+def decode_image(data: bytes, name: str) -> Image.Image:
+    """The same from the bytes of a file; `name` is for the sentence if they are none of an image."""
+    try:
+        return _decoded(bytes(data))
+    except Exception as error:
+        what = _TOO_LARGE if isinstance(error, _BOMBS) else "its bytes are damaged or not an image"
+        raise ImageError(f"{shown(name)} cannot be read: {what}.") from error
+
+
+def _decoded(data: bytes) -> Image.Image:
+    with Image.open(io.BytesIO(data), formats=_formats()) as image:
+        if image.width * image.height > (Image.MAX_IMAGE_PIXELS or float("inf")):
+            raise Image.DecompressionBombError
+        if max(image.size) > LONGEST_SIDE:
+            raise Image.DecompressionBombError
+        return as_rgb(image)
+
+
+_BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+_TOO_LARGE = "it has far too many pixels to be a photograph; make it smaller or remove it"
+
+
 def _reason(path: Path, error: Exception) -> str:
-    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return "it has far too many pixels to be a photograph; make it smaller or remove it"
+    if isinstance(error, _BOMBS):
+        return _TOO_LARGE
     if path.is_dir():
         return "it is a folder; give the images in it"
     if isinstance(error, FileNotFoundError):
@@ -123,6 +193,8 @@ def _reason(path: Path, error: Exception) -> str:
         return "reading it is not permitted; change its permissions"
     if isinstance(error, NotRegularError):
         return f"{error.strerror}; replace or remove it"
+    if path.suffix.lower() in HEIC and not reads_heic():
+        return f"it is a HEIC photo, which is read with {INSTALL_HEIC}"
     what = "it is empty" if path.is_file() and path.stat().st_size == 0 else "it is damaged or not an image"
     return f"{what}; replace or remove it"
 

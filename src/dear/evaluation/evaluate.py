@@ -33,6 +33,11 @@ class Evaluation:
     method: str = ""
     """Name of the method."""
 
+    def __repr__(self) -> str:
+        """The scores in one line."""
+        told = ", ".join(f"{name} {value:.1f} %" for name, value in self.scores.accuracy.items())
+        return f"Evaluation({self.method} on {self.scores.images:,} images of {self.scores.data}: {told})"
+
 
 @torch.inference_mode()
 def evaluate_items(

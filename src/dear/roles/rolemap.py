@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from dear import documents
-from dear.config import problems
+from dear.config import one_line, problems
 from dear.errors import NewerFormatError, RoleMapError, did_you_mean
 from dear.files import is_file, is_folder, write_atomic
 
@@ -54,6 +54,11 @@ class HeadRole(_Strict):
     entropy: float | None = Field(default=None, ge=0)
     shares: dict[str, Annotated[float, Field(ge=0, le=1)]] | None = None
 
+    def __repr__(self) -> str:
+        """One line without the evidence."""
+        told = " ".join(filter(None, (self.role.value, self.concept)))
+        return f"HeadRole(layer {self.layer}, head {self.head}: {told})"
+
     @model_validator(mode="after")
     def _concept_goes_with_role(self) -> HeadRole:
         if self.role in (Role.CORE, Role.OTHER) and self.concept is None:
@@ -77,6 +82,10 @@ class Provenance(_Strict):
     rule: str | None = None
     thresholds: dict[str, float] | None = None
     derived: tuple[str, ...] = Field(default=(), strict=False)
+
+    def __repr__(self) -> str:
+        """One line with what tells maps apart."""
+        return one_line(f"Provenance({self.source!r}, model={self.model!r}, rule={self.rule!r})")
 
 
 class RoleMap(_Strict):
