@@ -12,6 +12,7 @@ from PIL import Image
 from dear.data.catalog import declarations, open_declared, open_files
 from dear.data.dataset import Dataset, Item
 from dear.data.descriptions import with_descriptions
+from dear.data.names import with_class, with_names
 from dear.errors import ConfigError, DataError, DearError, did_you_mean
 from dear.files import as_folder, is_file, is_folder
 from dear.world.datasets import load_world_dataset, world_dataset_names
@@ -33,12 +34,23 @@ def open_dataset(
     *,
     template: str | None = None,
     descriptions: str | Path | Mapping[str, Sequence[str]] | None = None,
+    names: str | Path | Mapping[str, str] | None = None,
+    add_class: Sequence[str | Path] = (),
 ) -> Dataset:
     """Open a data set: a name (the paper's below `root`, or the world's), a folder of class folders, or a list.
 
-    `descriptions` are sentences about every class, as a mapping or a JSON file.
+    Args:
+        source: which one.
+        root: folder that holds the paper's data sets.
+        template: the prompt around a class name.
+        descriptions: sentences about every class, as a mapping or a JSON file.
+        names: what classes are called whose folders are no words: a mapping, or a file with a folder and a name per line.
+        add_class: folders of images, each a further class by its name.
     """
-    return with_descriptions(_opened(source, root, template), descriptions)
+    found = with_names(_opened(source, root, template), names)
+    for folder in add_class:
+        found = with_class(found, folder)
+    return with_descriptions(found, descriptions)
 
 
 def _opened(source: str | Path, root: str | Path | None, template: str | None) -> Dataset:

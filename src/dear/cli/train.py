@@ -14,6 +14,7 @@ from dear.cli.talk import printable, progress_bar, say, stage_bar, step_bar
 
 if TYPE_CHECKING:
     from dear.backbone.clip import FrozenClip
+    from dear.data.dataset import Dataset
     from dear.engine.job import Job
 
 MOST_NAMED = 5
@@ -38,13 +39,20 @@ def train(
     template: ask.Template = None,
     descriptions: ask.Descriptions = None,
     data_root: ask.DataRoot = None,
+    names: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Names of classes whose folders are no words: a folder and a name per line."),
+    ] = None,
+    add_class: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER,FOLDER", help="Folders of images to add to DATA as further classes."),
+    ] = None,
     training: ask.Training,
     resume: ask.Resume = False,
     overwrite: ask.Overwrite = False,
 ) -> None:
     """Adapt a CLIP to DATA; the folder OUT then holds the adapter, its log and its options as config.yaml."""
     from dear.backbone.load import load_clip
-    from dear.datasets import open_dataset
     from dear.engine.fit import clip_for
     from dear.engine.found_roles import with_found_roles
     from dear.engine.job import make_job
@@ -52,7 +60,7 @@ def train(
 
     config = {**({"roles": roles} if roles else {}), **ask.parse_setting(setting)}
     job = make_job(
-        open_dataset(data, data_root, template=template, descriptions=descriptions),
+        _opened(data, data_root, template=template, descriptions=descriptions, names=names, add_class=add_class),
         shots=shots,
         seed=seed,
         half=half,  # type: ignore[arg-type]
@@ -70,6 +78,17 @@ def train(
         job = with_found_roles(job, backbone, tell=show, say=say)
     how = {"resume": resume, "overwrite": overwrite, "workers": training.workers, "cache": training.cache_in(out)}
     typer.echo(printable(_train(job, backbone, out, training, how)))
+
+
+def _opened(data: str, data_root: Path | None, *, add_class: str | None, **how: Any) -> Dataset:
+    """The data set with everything that the options say about it; names that say nothing to CLIP are told."""
+    from dear.data.names import unspoken_sentence
+    from dear.datasets import open_dataset
+
+    dataset = open_dataset(data, data_root, add_class=ask.split(add_class) if add_class is not None else (), **how)
+    if sentence := unspoken_sentence(dataset.class_names):
+        say(f"note: {sentence}")
+    return dataset
 
 
 def _train(job: Job, clip: FrozenClip, out: Path, training: ask.Training, how: dict[str, Any]) -> str:
