@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dear.backbone.clip import FrozenClip
     from dear.backbone.load import load_clip
+    from dear.data.catalog import add_catalog
     from dear.datasets import open_dataset
+    from dear.diagnosis import doctor
     from dear.engine.fit import fit
     from dear.engine.settings import TrainSettings
     from dear.errors import DearError
     from dear.evaluation.runs import evaluate
+    from dear.extensions import import_methods
     from dear.loading import DeAR, load
     from dear.methods.base import Batch, Draw, Method, Needs, Output
     from dear.methods.dear.config import DearConfig
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from dear.reports.runs import report
     from dear.retrieval.index import search
     from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
+    from dear.user_cache import clear_cache, list_cache
 
 __version__ = "0.2.0"
 
@@ -45,11 +49,16 @@ _HOMES = {
     "Role": "dear.roles.rolemap",
     "RoleMap": "dear.roles.rolemap",
     "TrainSettings": "dear.engine.settings",
+    "add_catalog": "dear.data.catalog",
+    "clear_cache": "dear.user_cache",
     "compare": "dear.reports.comparing",
     "discover_roles": "dear.reports.discovering",
+    "doctor": "dear.diagnosis",
     "evaluate": "dear.evaluation.runs",
     "fit": "dear.engine.fit",
     "get_method": "dear.methods.registry",
+    "import_methods": "dear.extensions",
+    "list_cache": "dear.user_cache",
     "list_methods": "dear.methods.registry",
     "load": "dear.loading",
     "load_clip": "dear.backbone.load",
@@ -76,11 +85,16 @@ __all__ = [
     "Role",
     "RoleMap",
     "TrainSettings",
+    "add_catalog",
+    "clear_cache",
     "compare",
     "discover_roles",
+    "doctor",
     "evaluate",
     "fit",
     "get_method",
+    "import_methods",
+    "list_cache",
     "list_methods",
     "load",
     "load_clip",

@@ -44,7 +44,7 @@ def open_dataset(
         root: folder that holds the paper's data sets.
         template: the prompt around a class name.
         descriptions: sentences about every class, as a mapping or a JSON file.
-        names: what classes are called whose folders are no words: a mapping, or a file with a folder and a name per line.
+        names: what classes are called whose folders are no words: a mapping, or a file with one per line.
         add_class: folders of images, each a further class by its name.
     """
     found = with_names(_opened(source, root, template), names)

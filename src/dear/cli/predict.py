@@ -14,6 +14,16 @@ from dear.errors import ConfigError, ImageError
 
 if TYPE_CHECKING:
     from dear.predict import Prediction
+    from dear.reports.labels import LabelTable, Sorter
+
+Table = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="CSV file to write, one row per image; nothing is overwritten.")
+]
+Sorted = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Put a copy of each image into FOLDER/CLASS; images stay where they are."),
+]
+Link = Annotated[bool, typer.Option("--link", help="With --sort-into: links instead of copies.")]
 
 
 def predict(
@@ -35,16 +45,9 @@ def predict(
         str | None, typer.Option(metavar="NAME", help="Readout of the method; by default its first one.")
     ] = None,
     top_k: ask.TopK = 3,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CSV file to write, one row per image; nothing is overwritten.")
-    ] = None,
-    sort_into: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Put a copy of each image into FOLDER/CLASS; the images stay where they are."
-        ),
-    ] = None,
-    link: Annotated[bool, typer.Option("--link", help="With --sort-into: links instead of copies.")] = False,
+    out: Table = None,
+    sort_into: Sorted = None,
+    link: Link = False,
     batch_size: ask.BatchSize = 32,
     workers: ask.Workers = 2,
     device: ask.Device = None,
@@ -67,9 +70,20 @@ def predict(
     model = load(run, device=local_device(device))
     how: dict[str, Any] = {"readout": readout, "top_k": top_k, "batch_size": batch_size, "workers": workers}
     found = stream(model, paths, chosen, template=template, descriptions=descriptions, **how)
-    for one in _readable(found):
-        bad += one is None
-        if one is None:
+    bad += _carry_out(found, table, sorter, as_json=as_json)
+    if bad:
+        raise typer.Exit(1)
+
+
+def _carry_out(
+    found: Iterator[Prediction | ImageError], table: LabelTable | None, sorter: Sorter | None, *, as_json: bool
+) -> int:
+    """Print, write and sort predictions as they come; how many images could not be read, which are told."""
+    bad = 0
+    for one in found:
+        if isinstance(one, ImageError):
+            say(f"not predicted: {one}")
+            bad += 1
             continue
         if table is not None:
             table.add(one)
@@ -77,25 +91,14 @@ def predict(
             sorter.put(one)
         if as_json:
             typer.echo(json_line(one.as_dict()))
-        elif out is None and sorter is None:
+        elif table is None and sorter is None:
             typer.echo(printable(f"{one.image}: " + ", ".join(f"{name} {100 * p:.1f} %" for name, p in one.top)))
     if table is not None:
         table.write()
     for told in (table, sorter):
         if told is not None:
             typer.echo(printable(told.summary()))
-    if bad:
-        raise typer.Exit(1)
-
-
-def _readable(found: Iterator[Prediction | ImageError]) -> Iterator[Prediction | None]:
-    """Predictions, and None for each image that cannot be read, which is told."""
-    for one in found:
-        if isinstance(one, ImageError):
-            say(f"not predicted: {one}")
-            yield None
-        else:
-            yield one
+    return bad
 
 
 def _expand(images: list[Path]) -> tuple[list[Path], int]:

@@ -162,6 +162,8 @@ def evaluate(
     assert plain is not None
     for problem in found.problems.values():
         say(f"counted as wrong: {problem}")
+    for warning in found.warnings:
+        say(f"note: {warning}")
     if as_json:
         both = {"adapted": scores.model_dump(mode="json"), "plain": plain.model_dump(mode="json")}
         typer.echo(json.dumps(both, indent=1, ensure_ascii=False))

@@ -15,7 +15,7 @@ from dear.data.prompts import is_wording
 from dear.errors import DataError, did_you_mean
 from dear.files import as_folder, letters, sha256
 
-FILLERS = {"class", "cls", "label", "category", "cat", "id", "no", "nr", "number", "folder", "img", "image", "n", "c"}
+FILLERS = {"class", "cls", "label", "category", "id", "no", "nr", "number", "folder", "img", "image", "n", "c"}
 """Words that say nothing about a class if a number follows."""
 HELD = 4
 """One in so many images of an added class is tested, if the data set has test images of its own."""
@@ -39,8 +39,8 @@ def unspoken_sentence(names: Sequence[str]) -> str | None:
     if not found:
         return None
     return (
-        f"{len(found)} of {len(names)} classes have no words for names, such as {found[0]!r}, and CLIP reads names: say "
-        f"what they are with --names FILE (names=…), one line per class: {found[0]} golden retriever."
+        f"{len(found)} of {len(names)} classes have no words for names, such as {found[0]!r}, and CLIP reads names: "
+        f"say what they are with --names FILE (names=…), one line per class: {found[0]} golden retriever."
     )
 
 

@@ -32,6 +32,8 @@ class Evaluation:
     """What plain CLIP scores on the same images, if it was asked for."""
     method: str = ""
     """Name of the method."""
+    warnings: tuple[str, ...] = ()
+    """What makes the scores doubtful, each in a sentence: test photos that are nearly training photos."""
 
     def __repr__(self) -> str:
         """The scores in one line."""
@@ -51,8 +53,12 @@ def evaluate_items(
     workers: int = 2,
     beside_plain: bool = False,
     progress: Callable[[int], None] | None = None,
+    features: dict[int, Tensor] | None = None,
 ) -> Evaluation:
-    """Score a model on items whose labels are numbers of its classes; on request plain CLIP as well."""
+    """Score a model on items whose labels are numbers of its classes; on request plain CLIP as well.
+
+    `features` is filled with plain CLIP's image features by the place of the item, if plain CLIP is asked for.
+    """
     if not items:
         raise DataError(f"{dataset.name} has no images to test on.")
     model = model.plain() if model.is_disabled else model
@@ -80,7 +86,10 @@ def evaluate_items(
             picked[indices] = out.readouts[name].argmax(dim=1).cpu()
         weights = {name: round(float(value), 6) for name, value in out.weights.items()}
         if beside_plain:
-            plain[indices] = model.plain()(given=one.states).logits.argmax(dim=1).cpu()
+            frozen = model.plain()(given=one.states)
+            plain[indices] = frozen.logits.argmax(dim=1).cpu()
+            if features is not None:
+                features.update(zip(indices, frozen.features["cls"].half().cpu(), strict=True))
 
     def scored(by_readout: Mapping[str, Tensor]) -> Scores:
         right = {name: picked == labels for name, picked in by_readout.items()}

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from dear.config import whole_number
 from dear.data.dataset import Dataset
@@ -13,6 +17,7 @@ from dear.data.splits import Half
 from dear.datasets import opened
 from dear.engine.ranks import local_device
 from dear.errors import ConfigError
+from dear.evaluation.duplicates import duplicates_sentence, near_duplicates
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.tested import TestData, data_of_run
 from dear.files import as_folder
@@ -36,7 +41,8 @@ def evaluate(
 ) -> Evaluation:
     """Score a run on test images, by every readout of its method and beside plain CLIP.
 
-    Images that the run was trained on are never tested. A loaded model does not know them: give the run's folder if
+    Images that the run was trained on are never tested; if some are nearly the same as one of those, a sentence in
+    `warnings` says so. A loaded model does not know them: give the run's folder if
     the data set has no test images of its own.
 
     Args:
@@ -65,7 +71,8 @@ def evaluate(
         items = tested.items(half)
         model = load(folder, device=local_device(device))
     dataset = with_descriptions(tested.dataset, descriptions)
-    return evaluate_items(
+    features: dict[int, Tensor] = {}
+    found = evaluate_items(
         model.for_classes(dataset.classes(tested.class_names(half))),
         dataset,
         items,
@@ -75,7 +82,14 @@ def evaluate(
         workers=workers,
         beside_plain=True,
         progress=partial(_tell, progress, len(items)) if progress else None,
+        features=features,
     )
+    kept = as_folder(cache) if cache is not None else None
+    same = near_duplicates(model, dataset, items, features, tested.here(), cache=kept, workers=workers)
+    if not same:
+        return found
+    right = found.picks == torch.tensor([item.label for item in items])
+    return replace(found, warnings=(duplicates_sentence(same, right),))
 
 
 def _tell(progress: Callable[[int, int], None], total: int, done: int) -> None:

@@ -38,6 +38,11 @@ class TestData:
             raise DataError(f"All images of {self.dataset.name} were trained on, so none is left to test.")
         return kept
 
+    def here(self) -> tuple[Item, ...]:
+        """What was trained on and is in this data set."""
+        present = {item.id for split in (self.dataset.train, self.dataset.val) for item in split}
+        return tuple(dict.fromkeys(item for item in self.drawn if item.id in present))
+
     def class_names(self, half: Half = "all") -> tuple[str, ...]:
         """The classes of a half."""
         labels = labels_of(self.dataset, half)
