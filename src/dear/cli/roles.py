@@ -83,8 +83,7 @@ def discover(
             say=say,
             **how,
         )
-    typer.echo(found.summary)
-    typer.echo(f"\nNext: {_train_command(clip, pretrained, images, out, data_root)}")
+    typer.echo(f"{found.summary}\n\nNext: {_train_command(clip, pretrained, images, out, data_root)}")
 
 
 def _train_command(clip: str, pretrained: str | None, images: str, out: Path, data_root: Path | None) -> str:

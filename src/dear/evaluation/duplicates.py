@@ -2,7 +2,7 @@
 
 Found in two steps. Plain CLIP's image features, which a test computes anyway, name the nearest training photo of each
 test photo; a pair counts if the cosine is high *and* small gray copies of the two, or one mirrored, agree. Features
-alone would also take two different photos of one thing for the same, and how high their cosines are depends on the backbone:
+alone would also take two different photos of one thing for the same, and their cosines depend on the backbone:
 docs/explanation/decisions.md has the measurements.
 """
 
