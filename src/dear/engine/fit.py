@@ -85,9 +85,8 @@ def fit(
         check_ours(folder, "run", resume=resume, overwrite=overwrite)
     if not isinstance(clip, FrozenClip):
         clip = load_clip(*clip_for(dataset, clip, pretrained), local_device(device))
-    job = with_found_roles(job, clip)
     how = {"resume": resume, "overwrite": overwrite, "cache": kept, "workers": workers, "on_step": on_step}
-    return run_job(job, clip, folder, **how)[0]
+    return run_job(with_found_roles(job, clip), clip, folder, **how)[0]
 
 
 def _check_types(train: object, on_step: object) -> None:

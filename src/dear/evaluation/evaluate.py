@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half, labels_of
-from dear.engine.states import evaluation_states
+from dear.engine.states import StateBatch, evaluation_states
 from dear.errors import ConfigError, DataError
 from dear.evaluation.results import PerClass, Scores
 from dear.model import Model
@@ -86,10 +86,7 @@ def evaluate_items(
             picked[indices] = out.readouts[name].argmax(dim=1).cpu()
         weights = {name: round(float(value), 6) for name, value in out.weights.items()}
         if beside_plain:
-            frozen = model.plain()(given=one.states)
-            plain[indices] = frozen.logits.argmax(dim=1).cpu()
-            if features is not None:
-                features.update(zip(indices, frozen.features["cls"].half().cpu(), strict=True))
+            plain[indices] = _plain_picks(model.plain(), one, features)
 
     def scored(by_readout: Mapping[str, Tensor]) -> Scores:
         right = {name: picked == labels for name, picked in by_readout.items()}
@@ -105,6 +102,15 @@ def evaluate_items(
 
     beside = scored({model.plain().readout(): plain}) if beside_plain else None
     return Evaluation(scored(picks), picks[model.readout()], confidence, problems, weights, beside, model.name)
+
+
+def _plain_picks(plain: Model, one: StateBatch, features: dict[int, Tensor] | None) -> Tensor:
+    """What plain CLIP says; its features are kept by the place of the image if they are asked for."""
+    out = plain(given=one.states)
+    if features is not None:
+        features.update(zip(one.indices, out.features["cls"].half().cpu(), strict=True))
+    picks: Tensor = out.logits.argmax(dim=1).cpu()
+    return picks
 
 
 def _check_classes(names: Sequence[str], dataset: Dataset, half: Half) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dear.config import whole_number
-from dear.data.dataset import Dataset
+from dear.data.dataset import Dataset, Item
 from dear.data.descriptions import with_descriptions
 from dear.data.splits import Half
 from dear.datasets import opened
@@ -84,12 +84,22 @@ def evaluate(
         progress=partial(_tell, progress, len(items)) if progress else None,
         features=features,
     )
-    kept = as_folder(cache) if cache is not None else None
-    same = near_duplicates(model, dataset, items, features, tested.here(), cache=kept, workers=workers)
-    if not same:
-        return found
+    return _with_warnings(found, model, dataset, items, features, tested.here(), workers)
+
+
+def _with_warnings(
+    found: Evaluation,
+    model: Model,
+    dataset: Dataset,
+    items: Sequence[Item],
+    features: dict[int, Tensor],
+    drawn: Sequence[Item],
+    workers: int,
+) -> Evaluation:
+    """The same, with a sentence if test photos are nearly training photos."""
+    same = near_duplicates(model, dataset, items, features, drawn, workers=workers)
     right = found.picks == torch.tensor([item.label for item in items])
-    return replace(found, warnings=(duplicates_sentence(same, right),))
+    return replace(found, warnings=(duplicates_sentence(same, right),)) if same else found
 
 
 def _tell(progress: Callable[[int, int], None], total: int, done: int) -> None:
