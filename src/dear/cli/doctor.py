@@ -15,7 +15,7 @@ cache_app = typer.Typer(help="List and clear caches: everything in them can be m
 
 Folders = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="[FOLDER...]", help="Caches, or folders of runs with one; by default the user's cache."),
+    typer.Argument(metavar="FOLDER", help="Caches, or folders of runs with one; by default the user's cache."),
 ]
 
 

@@ -75,8 +75,8 @@ def get_method(name: str) -> type[Method]:
     if name not in places:
         known = list_methods()
         raise ConfigError(
-            f"No method is called {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}. One of your own is "
-            f"named with --import FILE.py (import it first)."
+            f"No method is called {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}. For one of your "
+            f"own, add --import FILE.py (in Python: import it first)."
         )
     module, _, attribute = places[name].partition(":")
     try:
