@@ -138,7 +138,7 @@ def test_photos_of_phones_are_counted_and_named(dear_, place, tmp_path, monkeypa
     photos = make_photos(tmp_path / "photos", ["ant", "bee"], 3)
     for name in ("ant/one.HEIC", "ant/two.heif", "bee/raw.dng", "bee/._hidden.heic"):
         (photos / name).write_bytes(b"a photo")
-    sentence = "3 photos in .* are passed over, such as ant/one.HEIC (2 of them HEIC, read with pip install"
+    sentence = "3 photos are passed over in .* such as ant/one.HEIC (2 of them HEIC, read with pip install"
     code, out, err = dear_("data", "check", photos)
     assert code == 0
     assert "is in order: 2 classes, 6 train" in out
@@ -146,7 +146,7 @@ def test_photos_of_phones_are_counted_and_named(dear_, place, tmp_path, monkeypa
         assert part in out
     code, out, err = dear_("predict", place / "run", photos)
     assert (code, len(out.splitlines())) == (0, 6)
-    assert "3 photos in" in err
+    assert "3 photos are passed over in" in err
     assert (
         'it is a HEIC photo, which is read with pip install "dear-vlm[heic]"'
         in dear_("predict", place / "run", photos / "ant" / "one.HEIC")[2]
@@ -172,13 +172,23 @@ def test_with_the_extra_heic_is_an_image_like_any_other(monkeypatch, tmp_path):
     monkeypatch.setattr(reading, "reads_heic", lambda: True)
     monkeypatch.setattr(reading, "import_module", lambda name: Stand)
     reading._formats.cache_clear()
-    monkeypatch.setattr(reading, "FORMATS", ())
+    monkeypatch.setattr(reading, "FORMATS", ("JPEG", "MPO"))
     try:
         Image.new("RGB", (4, 4), "red").save(tmp_path / "one.heic", format="PPM")
         assert reading.folder_images(tmp_path).open(0).getpixel((0, 0)) == (255, 0, 0)
         assert reading.passed_over(tmp_path) == []
     finally:
         reading._formats.cache_clear()
+
+
+@pytest.mark.covers("F19")
+def test_a_real_heic_photo(tmp_path):
+    heif = pytest.importorskip("pillow_heif", reason="the extra heic is not installed")
+    heif.register_heif_opener()
+    Image.new("RGB", (64, 48), "red").save(tmp_path / "IMG_1.HEIC", format="HEIF")
+    (found,) = [reading.folder_images(tmp_path).open(0)]
+    assert found.size == (64, 48)
+    assert found.getpixel((5, 5))[0] > 200
 
 
 def every_public_object(model, place):

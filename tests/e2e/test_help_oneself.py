@@ -206,7 +206,7 @@ def test_eval_says_that_a_result_is_too_good(dear_, twins, tmp_path, tiny_folder
     data = dear.open_dataset(twins)
     tested = len(data.train) - len(few_shot(data.train, 4, 1))
     err = dear_("eval", tmp_path / "run")[2]
-    assert f" of {tested} test photos are nearly the same as a training photo, such as " in err
+    assert f" of {tested} test photos nearly equal a training photo, such as " in err
     assert "the result is too good; without them" in err
     assert dear.evaluate(tmp_path / "run").warnings
 

@@ -196,7 +196,7 @@ def test_a_photo_that_has_gone_does_not_fail_a_resumed_discovery(discover, place
     (place / "photos" / "bee" / "2.png").unlink()
     code, out, err = discover("--resume")
     assert code == 0, err
-    assert "1 images have gone since they were read" in out
+    assert "Gone since they were read: 1 images" in out
     assert RoleMap.load("found").heads == before
     Image.new("RGB", (36, 40)).save(place / "photos" / "bee" / "1.png")  # one that changed is another matter
     assert "belongs to other images" in discover("--resume")[2]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dear.cli.talk import Group, columns, printable
+
+if TYPE_CHECKING:
+    from dear.user_cache import CacheEntry
 
 cache_app = typer.Typer(help="List and clear caches: everything in them can be made again.", cls=Group)
 
@@ -79,5 +82,5 @@ def clear_caches(
     typer.echo(f"{len(gone)} entries removed, {readable(sum(one.bytes for one in gone))}")
 
 
-def _days(entry: Any) -> float:
+def _days(entry: CacheEntry) -> float:
     return max(0.0, time.time() - entry.used) / 86400

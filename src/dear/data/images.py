@@ -129,7 +129,7 @@ def _formats() -> tuple[str, ...]:
     if not reads_heic():
         return FORMATS
     import_module("pillow_heif").register_heif_opener()
-    return (*FORMATS, "HEIF")
+    return ("HEIF", *FORMATS)  # before MPO, which Pillow has no decoder for by that name: it is JPEG's
 
 
 def passed_over(folder: Path) -> list[str]:
@@ -146,7 +146,8 @@ def passed_over_sentence(folder: Path) -> str | None:
         return None
     heic = [name for name in names if Path(name).suffix.lower() in HEIC]
     how = f"{len(heic)} of them HEIC, read with {INSTALL_HEIC}" if heic else "convert them to JPEG"
-    return f"{len(names)} photos in {shown(folder)} are passed over, such as {shown(names[0])} ({how})."
+    are = "photo is" if len(names) == 1 else "photos are"
+    return f"{len(names)} {are} passed over in {shown(folder)}, such as {shown(names[0])} ({how})."
 
 
 def open_image(path: Path) -> Image.Image:

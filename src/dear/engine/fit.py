@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def fit(
     if not isinstance(clip, FrozenClip):
         clip = load_clip(*clip_for(dataset, clip, pretrained), local_device(device))
     how = {"resume": resume, "overwrite": overwrite, "cache": kept, "workers": workers, "on_step": on_step}
-    return run_job(with_found_roles(job, clip), clip, folder, **how)[0]
+    return run_job(with_found_roles(job, clip, say=logging.getLogger("dear").info), clip, folder, **how)[0]
 
 
 def _check_types(train: object, on_step: object) -> None:

@@ -78,7 +78,7 @@ def duplicates_sentence(found: Mapping[int, Duplicate], right: Tensor) -> str:
     """What they mean for a result; `right` says of every tested photo whether it was named correctly."""
     first = next(iter(found.values()))
     told = (
-        f"{len(found)} of {len(right)} test photos are nearly the same as a training photo, such as {first.tested} and "
+        f"{len(found)} of {len(right)} test photos nearly equal a training photo, such as {first.tested} and "
         f"{first.trained}: the result is too good"
     )
     rest = torch.ones(len(right), dtype=torch.bool)

@@ -188,7 +188,7 @@ def _remarks(collected: Collected, discovery: Discovery, variations: Sequence[Va
     clusters, noise, phrases = len(record["clusters"]), record["noise"], record["phrases"]
     remarks = [f"{collected.whole().count} images read, {len(collected.problems)} skipped."]
     if collected.gone:
-        remarks.append(f"{collected.gone} images have gone since they were read; what was read of them counts.")
+        remarks.append(f"Gone since they were read: {collected.gone} images; what was read of them counts.")
     remarks.append(f"{clusters} clusters among {phrases} phrases, {noise} of them noise ({record['method']}).")
     if "fallback" in record:
         remarks.append(f"Fallback: {record['fallback']}.")

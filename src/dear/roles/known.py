@@ -12,6 +12,7 @@ from pathlib import Path
 from dear.backbone.clip import FrozenClip
 from dear.errors import DearError
 from dear.folders import mark
+from dear.roles.entropy import Rule
 from dear.roles.rolemap import ROLES, Role, RoleMap, rule_file, shipped_maps
 from dear.user_cache import cache_home
 
@@ -55,7 +56,7 @@ def kept_folder(clip: FrozenClip, first_layer: int | None = None) -> Path:
 
 
 def keep_maps(
-    clip: FrozenClip, chosen: RoleMap, by_rule: Mapping[str, RoleMap], first_layer: int | None = None
+    clip: FrozenClip, chosen: RoleMap, by_rule: Mapping[Rule, RoleMap], first_layer: int | None = None
 ) -> Path | None:
     """Keep maps for the next time, and say where; None if the cache cannot be written."""
     folder = kept_folder(clip, first_layer)
