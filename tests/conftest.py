@@ -1,8 +1,10 @@
 """Small backbones for every test, and no network: the hub is switched off before anything can import it."""
 
 import os
+import tempfile
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["DEAR_CACHE"] = tempfile.mkdtemp(prefix="dear-cache-")  # never the user's own: a map in it would be found
 
 import json
 from pathlib import Path

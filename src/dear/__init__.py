@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dear.backbone.clip import FrozenClip
     from dear.backbone.load import load_clip
+    from dear.data.catalog import add_catalog
     from dear.datasets import open_dataset
+    from dear.diagnosis import doctor
     from dear.engine.fit import fit
     from dear.engine.settings import TrainSettings
     from dear.errors import DearError
     from dear.evaluation.runs import evaluate
+    from dear.extensions import import_methods
     from dear.loading import DeAR, load
     from dear.methods.base import Batch, Draw, Method, Needs, Output
     from dear.methods.dear.config import DearConfig
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from dear.retrieval.search import search
     from dear.retrieval.update import index_images
     from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
+    from dear.user_cache import clear_cache, list_cache
 
 __version__ = "0.2.0"
 
@@ -47,14 +51,19 @@ _HOMES = {
     "Role": "dear.roles.rolemap",
     "RoleMap": "dear.roles.rolemap",
     "TrainSettings": "dear.engine.settings",
+    "add_catalog": "dear.data.catalog",
     "attribute_features": "dear.retrieval.features",
+    "clear_cache": "dear.user_cache",
     "compare": "dear.reports.comparing",
     "discover_roles": "dear.reports.discovering",
+    "doctor": "dear.diagnosis",
     "evaluate": "dear.evaluation.runs",
     "explain": "dear.reports.explaining",
     "fit": "dear.engine.fit",
     "get_method": "dear.methods.registry",
+    "import_methods": "dear.extensions",
     "index_images": "dear.retrieval.update",
+    "list_cache": "dear.user_cache",
     "list_methods": "dear.methods.registry",
     "load": "dear.loading",
     "load_clip": "dear.backbone.load",
@@ -81,14 +90,19 @@ __all__ = [
     "Role",
     "RoleMap",
     "TrainSettings",
+    "add_catalog",
     "attribute_features",
+    "clear_cache",
     "compare",
     "discover_roles",
+    "doctor",
     "evaluate",
     "explain",
     "fit",
     "get_method",
+    "import_methods",
     "index_images",
+    "list_cache",
     "list_methods",
     "load",
     "load_clip",

@@ -23,6 +23,10 @@ class Baked(nn.Module):
         for place, leaf in enumerate(leaves):
             self.register_buffer(f"text_{place}", leaf.clone())
 
+    def __repr__(self) -> str:
+        """One line instead of every module."""
+        return f"Baked({self.method.name} on {self.clip.name}, without a text tower)"
+
     def forward(self, images: Tensor) -> Tensor:
         """(B, C) logits of the default readout."""
         leaves = [self.get_buffer(f"text_{place}") for place in range(self._spec.num_leaves)]

@@ -44,6 +44,18 @@ class Settings(BaseModel):
         """Plain values under the names that the settings had first, for hashes, which renaming must not change."""
         return named_first(type(self), self.model_dump(mode="json", exclude=set(exclude)))
 
+    def __repr__(self) -> str:
+        """What is not at its default, in one line."""
+        fields = type(self).model_fields
+        told = [
+            f"{name}={getattr(self, name)!r}"
+            for name, one in fields.items()
+            if getattr(self, name) != one.get_default(call_default_factory=True)
+        ]
+        return one_line(f"{type(self).__name__}({', '.join(told)})")
+
+    __str__ = __repr__
+
 
 def named_now(settings: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
     """Values that may stand under former names, under today's; what is none of the former values stays as it is."""
@@ -69,6 +81,12 @@ def renamings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """A sentence for each name of `before` that `named_now` replaced."""
     gone, new = [name for name in before if name not in now], [name for name in now if name not in before]
     return [f"{old}={before[old]} is now called {name}={now[name]}." for old, name in zip(gone, new, strict=True)]
+
+
+def one_line(text: str, most: int = 160) -> str:
+    """A text that fits a line, cut if it must be."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
 
 def whole_number(name: str, value: object, *, least: int = 0) -> int:

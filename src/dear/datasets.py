@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from PIL import Image
@@ -11,17 +12,20 @@ from PIL import Image
 from dear.data.catalog import declarations, open_declared, open_files
 from dear.data.dataset import Dataset, Item
 from dear.data.descriptions import with_descriptions
-from dear.errors import ConfigError, DataError, did_you_mean, option
+from dear.data.names import with_class, with_names
+from dear.errors import ConfigError, DataError, DearError, did_you_mean, option
 from dear.files import as_folder, is_file, is_folder
 from dear.world.datasets import load_world_dataset, world_dataset_names
 from dear.world.render import RENDERER_VERSION
 
 LISTS = (".csv", ".json")
+GROUP = "dear.datasets"
+"""Entry points of other packages: NAME = "module:function"."""
 
 
 def dataset_names() -> tuple[str, ...]:
-    """Every data set that has a name: the paper's and the world's."""
-    return (*declarations(), *world_dataset_names())
+    """Every data set that has a name: the paper's, those of added catalogues, the world's, and other packages'."""
+    return (*declarations(), *world_dataset_names(), *(point.name for point in entry_points(group=GROUP)))
 
 
 def open_dataset(
@@ -30,12 +34,23 @@ def open_dataset(
     *,
     template: str | None = None,
     descriptions: str | Path | Mapping[str, Sequence[str]] | None = None,
+    names: str | Path | Mapping[str, str] | None = None,
+    add_class: Sequence[str | Path] = (),
 ) -> Dataset:
     """Open a data set: a name (the paper's below `root`, or the world's), a folder of class folders, or a list.
 
-    `descriptions` are sentences about every class, as a mapping or a JSON file.
+    Args:
+        source: which one.
+        root: folder that holds the paper's data sets.
+        template: the prompt around a class name.
+        descriptions: sentences about every class, as a mapping or a JSON file.
+        names: what classes are called whose folders are no words: a mapping, or a file with one per line.
+        add_class: folders of images, each a further class by its name.
     """
-    return with_descriptions(_opened(source, root, template), descriptions)
+    found = with_names(_opened(source, root, template), names)
+    for folder in add_class:
+        found = with_class(found, folder)
+    return with_descriptions(found, descriptions)
 
 
 def _opened(source: str | Path, root: str | Path | None, template: str | None) -> Dataset:
@@ -50,13 +65,30 @@ def _opened(source: str | Path, root: str | Path | None, template: str | None) -
         return _world(name, template)
     known = declarations()
     if name in known:
-        if root is None:
+        if root is None and known[name].base is None:
             raise DataError(f"{name} lies below a data folder: say which with {option(data_root='FOLDER')}.")
-        return open_declared(known[name], as_folder(root), template)
+        return open_declared(known[name], as_folder(root or "."), template)
     if is_folder(path) or (is_file(path) and path.suffix.lower() in LISTS):
         return open_files(path, template)
+    for point in entry_points(group=GROUP, name=name):
+        return _others(point, as_folder(root) if root is not None else None, template)
     near = did_you_mean(name, dataset_names()) or " See 'dear data list'."
     raise DataError(f"There is no data set {name[:80]!r}, nor a folder or a .csv or .json list of that name.{near}")
+
+
+def _others(point: EntryPoint, root: Path | None, template: str | None) -> Dataset:
+    """A data set of another package: its entry point names a function that takes the data folder, or None."""
+    try:
+        found = point.load()(root)
+    except DearError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"The data set {point.name!r} cannot be opened by {point.value} ({type(error).__name__}: {error})."
+        ) from error
+    if not isinstance(found, Dataset):
+        raise DataError(f"{point.value} gives no dear.data.dataset.Dataset, but an object of {type(found).__name__}.")
+    return replace(found, name=point.name, source=point.name, template=template or found.template)
 
 
 def opened(data: str | Path | Dataset, root: str | Path | None = None, template: str | None = None) -> Dataset:

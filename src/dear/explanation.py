@@ -20,7 +20,7 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.watch import Run, Shares, history, shares_of, take_apart, watching
 from dear.config import whole_number
 from dear.methods.base import Output, Reading
-from dear.methods.role_gains import groups_of
+from dear.roles.groups import groups_of
 from dear.model import Model
 from dear.roles.rolemap import RoleMap
 

@@ -1,25 +1,31 @@
-"""What images show: class names with probabilities, for files, PIL images, and any list of classes."""
+"""What images show: class names with probabilities, for files, pictures, arrays or bytes, and any list of classes."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 
 from dear.backbone.clip import FrozenClip
 from dear.config import whole_number
 from dear.data.descriptions import read_descriptions
-from dear.data.images import image_batches, image_list
+from dear.data.given import image_list
+from dear.data.images import image_batches
 from dear.data.prompts import ClassList
-from dear.errors import ImageError, InputError
+from dear.errors import ConfigError, DearWarning, ImageError, InputError
 from dear.methods.base import Output
 from dear.progress import counting, heard_by
 
 PREDICTING = "predicting"
-_PREDICTS = "Predictions are made for paths and PIL images (tensors go to model(images))"
+OnError = Literal["raise", "skip"]
+_PREDICTS = (
+    "Predictions are made for paths, PIL images, bytes of image files, and arrays of pixels: (H, W, 3) of uint8, or "
+    "tensors (3, H, W) of uint8 or from 0 to 1; preprocessed tensors go to model(images)"
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,10 @@ class Prediction:
     probability: float
     top: tuple[tuple[str, float], ...]
     """The likeliest classes with their probabilities, likeliest first."""
+
+    def __repr__(self) -> str:
+        """One line, whatever was asked for."""
+        return f"Prediction({self.image}: {self.label} {100 * self.probability:.1f} %)"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -78,12 +88,14 @@ def predict(
     batch_size: int = 32,
     workers: int = 2,
     progress: bool | Callable[[int, int], None] | None = None,
+    on_error: OnError = "raise",
 ) -> list[Prediction]:
     """Classify images among the model's classes, or among others, seen in training or not.
 
     Args:
         model: a trained model.
-        images: paths or PIL images; one that cannot be read raises `ImageError`.
+        images: one image, or any number of them: paths, PIL images, bytes of image files, arrays (H, W, 3) of uint8, or
+            tensors (3, H, W) of uint8 or from 0 to 1.
         classes: other class names than the model's own.
         template: the prompt around a class name.
         descriptions: sentences about classes, for methods that read them: a mapping, or a JSON file.
@@ -92,13 +104,19 @@ def predict(
         batch_size: images that are classified at once.
         workers: threads that read images.
         progress: True for a bar on stderr, or a function of the number of images done and the number of all.
+        on_error: "raise" an `ImageError` for the first image that cannot be read, or "skip" such images with one
+            warning; `Prediction.image` says which image a prediction is of.
     """
+    if on_error not in get_args(OnError):
+        raise ConfigError(f"on_error is {on_error!r}, but can be 'raise' or 'skip'.")
     how: dict[str, Any] = {"readout": readout, "top_k": top_k, "batch_size": batch_size, "workers": workers}
     with heard_by(counting(progress, PREDICTING)):
         found = list(stream(model, images, classes, template=template, descriptions=descriptions, **how))
-    for one in found:
-        if isinstance(one, ImageError):
-            raise one
+    bad = [one for one in found if isinstance(one, ImageError)]
+    if bad and on_error == "raise":
+        raise bad[0]
+    if bad:
+        warnings.warn(f"{len(bad)} of {len(found)} images are left out, the first: {bad[0]}", DearWarning, stacklevel=3)
     return [one for one in found if isinstance(one, Prediction)]
 
 

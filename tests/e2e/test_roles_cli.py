@@ -17,6 +17,11 @@ from helpers import TINY_CONFIGS
 pytestmark = pytest.mark.xdist_group("roles")  # one folder of images and maps for all
 
 FILES = ("moments.safetensors", "roles.json", "discovery.json", "index.html")
+BY_RULE = tuple(
+    f"{name}-{rule}.{kind}"
+    for name, kind in (("roles", "json"), ("index", "html"))
+    for rule in ("dominance", "quantile")
+)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +70,7 @@ def test_discover_show_compare_ablate(run, place, done):
     assert "40 images read, 1 skipped." in out
     assert "Fallback: no cluster found" in out
     assert "damaged.jpg cannot be read" in err
-    assert {path.name for path in done.iterdir()} == {*FILES, MARKER, LOCK}
+    assert {path.name for path in done.iterdir()} == {*FILES, *BY_RULE, MARKER, LOCK}
     roles = RoleMap.load(done / "roles.json")
     assert len(roles.heads) == 4 * 6
     assert roles.provenance.rule == "dominance"

@@ -77,6 +77,7 @@ def test_former_names_are_not_advertised(dear_):
     assert "datasets" not in dear_("ls", "-h")[1]
 
 
+@pytest.mark.covers("F1")
 @pytest.mark.usefixtures("_no_weights")
 def test_photographs_need_a_clip_that_is_named(dear_, tmp_path):
     photos = make_photos(tmp_path / "photos", ["ant", "bee"], 2)

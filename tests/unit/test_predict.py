@@ -87,9 +87,10 @@ def test_training_goes_on_after_predicting(fitted, photos):
 @pytest.mark.parametrize(
     ("images", "sentence"),
     [
-        (3, "paths and PIL images (tensors go to model(images)), but got an object of type int."),
-        (torch.zeros(1, 3, 4, 4), "but got an object of type Tensor."),
-        ([np.zeros((4, 4, 3))], "but number 0 is of type ndarray."),
+        (3, "preprocessed tensors go to model(images), but got an object of type int."),
+        (torch.full((1, 3, 4, 4), -1.5), "but number 0 is torch.float32 (3, 4, 4)."),
+        (np.zeros((2, 4, 4, 5), np.uint8), "but number 0 is uint8 (4, 4, 5)."),
+        ([np.zeros((4, 4, 3))], "but number 0 is float64 (4, 4, 3)."),
         (["a.png", None], "but number 1 is of type NoneType."),
     ],
 )

@@ -12,7 +12,8 @@ import typer
 import typer.main
 
 from dear import __version__
-from dear.cli import bench, compare, data, explain, paper, report, roles, search, train, world
+from dear.cli import bench, compare, data, doctor, explain, paper, predict, report, roles, search, train, world
+from dear.cli.extending import extensible
 from dear.cli.options import with_training
 from dear.cli.renamed import with_new_names
 from dear.cli.talk import Group, say, speaking
@@ -55,20 +56,22 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
 )
-app.command("train")(with_training(train.train))
-app.command("eval")(train.evaluate)
-app.command("predict")(train.predict)
-app.command("explain")(explain.explain)
-app.command("report")(report.report)
+app.command("train")(extensible(with_training(train.train)))
+app.command("eval")(extensible(train.evaluate))
+app.command("predict")(extensible(predict.predict))
+app.command("explain")(extensible(explain.explain))
+app.command("report")(extensible(report.report))
 app.command("quickstart")(report.quickstart)
-app.command("compare")(with_training(compare.compare))
-app.command("paper")(with_training(paper.paper))
+app.command("compare")(extensible(with_training(compare.compare)))
+app.command("paper")(extensible(with_training(paper.paper)))
+app.command("doctor")(doctor.doctor)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(data.list_app, name="ls")
 app.add_typer(search.app, name="search")
 app.add_typer(roles.app, name="roles")
 app.add_typer(world.app, name="world")
+app.add_typer(doctor.cache_app, name="cache")
 app.add_typer(data.old_check_app, name="check", hidden=True)
 app.add_typer(search.old_app, name="retrieve", hidden=True)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
+from dear.cli.extending import extensible
 from dear.cli.talk import Group, cell_text, printable, say, terminal_width
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ def _run(
 def _add(protocol: str, about: str, **defaults: Any) -> None:
     """Make a command of a protocol: the options are those of `_run`, and `source` only if one is trained on."""
     left_out = {} if protocol in TRANSFER else {"source": ...}
-    app.command(protocol, help=about)(ask.with_training(partial(_run, protocol), **left_out, **defaults))
+    command = ask.with_training(partial(_run, protocol), **left_out, **defaults)
+    app.command(protocol, help=about)(extensible(command))
 
 
 _add("base-to-novel", "Train on one half of the classes; test that half and the other, each among its own classes.")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dear.cli.extending import command
 from dear.cli.talk import Group, columns, progress_bar, say
 from dear.errors import ConfigError, DataError, did_you_mean
 
@@ -27,7 +28,7 @@ Name = Annotated[
 Quick = Annotated[bool, typer.Option("--quick", help="Only read the lists; do not open the images.")]
 
 
-@app.command("list")
+@command(app, "list")
 def list_datasets(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="Name of a data set, for its page, license and layout.")
@@ -43,7 +44,7 @@ def list_datasets(
         typer.echo(columns(_about_data(name, root)))
         return
     rows = [
-        (one.name, "yes" if is_present(one, root) else "no", f"{one.classes} classes", one.title)
+        (one.name, "yes" if is_present(one, root) else "no", f"{one.classes or '?'} classes", one.title)
         for one in declarations().values()
     ]
     rows += [(w.name, "yes", f"{len(w.classes)} classes", f"stands for {w.stands_for}") for w in DATASETS.values()]
@@ -75,7 +76,7 @@ def _about_data(name: str, root: Path) -> list[tuple[str, ...]]:
     ]
 
 
-@app.command("check")
+@command(app, "check")
 def check_data(name: Name, root: Root = Path("data"), quick: Quick = False) -> None:
     """Verify a data set: compare it with what it should hold, and open every image once."""
     from dear.data.catalog import declarations
@@ -83,7 +84,7 @@ def check_data(name: Name, root: Root = Path("data"), quick: Quick = False) -> N
     from dear.datasets import open_dataset
 
     declared = declarations().get(name)
-    total = declared.train + declared.val + declared.test if declared else 0
+    total = sum(count or 0 for count in (declared.train, declared.val, declared.test)) if declared else 0
     with progress_bar("opening images", total) as advance:
         health = check_dataset(name, lambda: open_dataset(name, root), declared, decode=not quick, progress=advance)
     for note in health.notes:
@@ -94,7 +95,7 @@ def check_data(name: Name, root: Root = Path("data"), quick: Quick = False) -> N
     typer.echo(f"{name} is in order: {health.classes} classes, {counts} images.")
 
 
-@list_app.command("methods")
+@command(list_app, "methods")
 def list_all_methods(
     method: Annotated[
         str | None, typer.Argument(metavar="[METHOD]", help="Name of a method, for everything about it.")
@@ -147,7 +148,7 @@ def list_all_backbones() -> None:
     typer.echo(columns([("backbone", "weights"), *rows]))
 
 
-@list_app.command("settings")
+@command(list_app, "settings")
 def list_settings(
     method: Annotated[str, typer.Argument(metavar="METHOD", help="Name of a method, see 'dear ls methods'.")],
 ) -> None:

@@ -33,7 +33,11 @@ Pretrained = Annotated[str | None, typer.Option(metavar="TAG", help="Tag of the 
 Method = Annotated[str, typer.Option(metavar="NAME", help="Adaptation method, see 'dear ls methods'.")]
 Roles = Annotated[
     str | None,
-    typer.Option(metavar="MAP", help="Role map: a name, a roles.json, or the folder of 'dear roles discover'."),
+    typer.Option(
+        metavar="MAP",
+        help="Role map: a name, a roles.json, the folder of 'dear roles discover', or auto, which finds one from the "
+        "training images if none is known for the weights.",
+    ),
 ]
 Half = Annotated[str, typer.Option(metavar="all|base|novel", help="Half of the classes: all, base or novel.")]
 Template = Annotated[

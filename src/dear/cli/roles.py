@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dear.cli import options as ask
+from dear.cli.extending import command
 from dear.cli.talk import Group, say
 from dear.errors import ConfigError
 
@@ -22,7 +23,7 @@ Map = Annotated[
 ]
 
 
-@app.command()
+@command(app)
 def discover(
     clip: Clip,
     images: Annotated[
@@ -82,7 +83,27 @@ def discover(
         say=say,
         **how,
     )
-    typer.echo(found.summary)
+    typer.echo(f"{found.summary}\n\nNext: {_train_command(clip, pretrained, images, out, data_root)}")
+
+
+def _train_command(clip: str, pretrained: str | None, images: str, out: Path, data_root: Path | None) -> str:
+    """What to type to train with the map; on the same images if they are in class folders."""
+    from shlex import join
+
+    from dear.datasets import open_dataset
+    from dear.errors import DearError
+
+    words = ["dear", "train"]
+    try:
+        open_dataset(images, data_root)
+        words += [
+            images,
+            *(["--data-root", str(data_root)] if data_root is not None and not Path(images).is_dir() else []),
+        ]
+    except DearError:
+        words.append("world-textures" if images == "world" else "PHOTOS")
+    words += ["--clip", clip, *(["--pretrained", pretrained] if pretrained else []), "--roles", str(out)]
+    return join([*words, "--out", "runs/mine"])
 
 
 @app.command()
@@ -158,5 +179,4 @@ def _map(named: str) -> Any:
     """A role map by name, file, or the folder that 'dear roles discover' wrote."""
     from dear.roles.rolemap import RoleMap
 
-    inside = Path(named) / "roles.json"
-    return RoleMap.load(inside if inside.is_file() else named)
+    return RoleMap.load(named)

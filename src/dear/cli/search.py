@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
+from dear.cli.extending import command
 from dear.cli.talk import Group, json_line, printable, progress_bar, say
 from dear.errors import ConfigError
 
@@ -44,7 +45,7 @@ OldIndex = Annotated[
 ]
 
 
-@app.command()
+@command(app)
 def index(
     photos: Photos,
     second: Extra = None,
@@ -99,7 +100,7 @@ def index(
     typer.echo(printable(f"next: dear search find {found.out} PHOTO --by {found.kinds[-1]}"))
 
 
-@app.command()
+@command(app)
 def find(
     folder: Annotated[
         Path, typer.Argument(metavar="INDEX", help="Folder of the index, or of a run that has one.", show_default=False)

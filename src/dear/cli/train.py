@@ -1,4 +1,4 @@
-"""`dear train`, `dear eval` and `dear predict`: from a folder of photos to an adapter and its predictions."""
+"""`dear train` and `dear eval`: from a folder of photos to an adapter and its score."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import typer
 
 from dear.cli import options as ask
 from dear.cli.results import scores_json, tell_scores, tell_trained
-from dear.cli.talk import json_line, printable, say
-from dear.errors import ConfigError, ImageError
+from dear.cli.talk import say
 
 if TYPE_CHECKING:
     from dear.backbone.clip import FrozenClip
+    from dear.data.dataset import Dataset
     from dear.engine.job import Job
 
 MOST_NAMED = 5
@@ -39,20 +39,28 @@ def train(
     template: ask.Template = None,
     descriptions: ask.Descriptions = None,
     data_root: ask.DataRoot = None,
+    names: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Names of classes whose folders are no words: a folder and a name per line."),
+    ] = None,
+    add_class: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER,FOLDER", help="Folders of images to add to DATA as further classes."),
+    ] = None,
     training: ask.Training,
     resume: ask.Resume = False,
     overwrite: ask.Overwrite = False,
 ) -> None:
     """Adapt a CLIP to DATA; the folder OUT then holds the adapter, its log and its options as config.yaml."""
     from dear.backbone.load import load_clip
-    from dear.datasets import open_dataset
     from dear.engine.fit import clip_for
+    from dear.engine.found_roles import with_found_roles
     from dear.engine.job import make_job
     from dear.folders import check_ours
 
     config = {**({"roles": roles} if roles else {}), **ask.parse_setting(setting)}
     job = make_job(
-        open_dataset(data, data_root, template=template, descriptions=descriptions),
+        _opened(data, data_root, template=template, descriptions=descriptions, names=names, add_class=add_class),
         shots=shots,
         seed=seed,
         half=half,  # type: ignore[arg-type]
@@ -66,12 +74,25 @@ def train(
     check_ours(out, "run", resume=resume, overwrite=overwrite)
     ask.use_threads(training.threads)
     backbone = load_clip(name, weights, training.device)
+    job = with_found_roles(job, backbone, say=say)
     how = {"resume": resume, "overwrite": overwrite, "workers": training.workers, "cache": training.cache_in(out)}
     tell_trained(job, out, _train(job, backbone, out, training, how))
 
 
+def _opened(data: str, data_root: Path | None, *, add_class: str | None, **how: Any) -> Dataset:
+    """The data set with everything that the options say about it; names that say nothing to CLIP are told."""
+    from dear.data.names import unspoken_sentence
+    from dear.datasets import open_dataset
+
+    dataset = open_dataset(data, data_root, add_class=ask.split(add_class) if add_class is not None else (), **how)
+    if sentence := unspoken_sentence(dataset.class_names):
+        say(f"note: {sentence}")
+    return dataset
+
+
 def _train(job: Job, clip: FrozenClip, out: Path, training: ask.Training, how: dict[str, Any]) -> int:
     """Train with a bar, tell what was wrong with the images, and return the number of steps."""
+    from dear.data.images import passed_over_sentence
     from dear.engine.job import UNLABELLED
     from dear.engine.run import run_job
 
@@ -79,6 +100,9 @@ def _train(job: Job, clip: FrozenClip, out: Path, training: ask.Training, how: d
     few = [name for label, name in enumerate(job.class_names) if counts[label] < job.shots]
     if few and UNLABELLED not in counts:
         say(f"note: {len(few)} class(es) have fewer than {job.shots} images, such as {few[0]!r}: all of them are used.")
+    place = Path(job.dataset.source or "none of a folder")
+    if place.is_dir() and (others := passed_over_sentence(place)):
+        say(f"note: {others}")
     write_config = training.config_writer(out, clip=clip.name, pretrained=clip.pretrained)
     problems: dict[str, None] = {}
 
@@ -132,89 +156,9 @@ def evaluate(
     found = measure(run, data, batch_size=batch_size, workers=workers, device=device, **how)
     for problem in found.problems.values():
         say(f"counted as wrong: {problem}")
+    for warning in found.warnings:
+        say(f"note: {warning}")
     if as_json:
         typer.echo(scores_json(found))
     else:
         tell_scores(found, everything=everything)
-
-
-def predict(
-    run: ask.Run,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Images, or folders of images.")],
-    classes: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,NAME", help="Other classes than the run's, comma-separated, such as 'cat,dog'."),
-    ] = None,
-    names: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Other classes than the run's, from a text file with one name per line."),
-    ] = None,
-    template: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Prompt around a class name; by default the run's.")
-    ] = None,
-    descriptions: ask.Descriptions = None,
-    readout: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Readout of the method; by default its first one.")
-    ] = None,
-    top_k: ask.TopK = 3,
-    batch_size: ask.BatchSize = 32,
-    workers: ask.Workers = 2,
-    device: ask.Device = None,
-    threads: ask.Threads = None,
-    as_json: ask.Json = False,
-) -> None:
-    """Classify images, among the run's classes or any others."""
-    from dear.engine.ranks import local_device
-    from dear.loading import load
-    from dear.predict import stream
-
-    ask.use_threads(threads)
-    chosen = _class_names(classes, names)
-    paths, bad = _expand(images)
-    model = load(run, device=local_device(device))
-    how: dict[str, Any] = {"readout": readout, "top_k": top_k, "batch_size": batch_size, "workers": workers}
-    found = stream(model, paths, chosen, template=template, descriptions=descriptions, **how)
-    for path, one in zip(paths, found, strict=True):
-        if isinstance(one, ImageError):
-            bad += 1
-            say(f"not predicted: {one}")
-        elif as_json:
-            typer.echo(json_line(one.as_dict()))
-        else:
-            typer.echo(printable(f"{path}: " + ", ".join(f"{name} {100 * p:.1f} %" for name, p in one.top)))
-    if bad:
-        raise typer.Exit(1)
-
-
-def _expand(images: list[Path]) -> tuple[list[Path], int]:
-    """Folders replaced by the images in them, and how many had none."""
-    from dear.data.images import folder_images
-
-    paths: list[Path] = []
-    bad = 0
-    for one in images:
-        try:
-            paths += [one / name for name in folder_images(one).names] if one.is_dir() else [one]
-        except ImageError as error:
-            bad += 1
-            say(f"not predicted: {error}")
-    return paths, bad
-
-
-def _class_names(classes: str | None, names: Path | None) -> list[str] | None:
-    """Class names as typed, or from a file with one per line; None for the run's own."""
-    from dear.files import read_regular
-
-    if classes is not None and names is not None:
-        raise ConfigError("--classes and --names both say which classes there are: choose one of them.")
-    if names is None:
-        return ask.split(classes) if classes is not None else None
-    try:
-        lines = read_regular(names).decode("utf-8-sig").splitlines()
-    except FileNotFoundError:
-        raise ConfigError(f"There is no file {names}: give a text file with one class name per line.") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{names} is not a list of class names in UTF-8.") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{names} cannot be read ({getattr(error, 'strerror', None) or error}).") from None
-    return [line.strip() for line in lines if line.strip()]

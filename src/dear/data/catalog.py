@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from PIL import Image
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
+from dear import documents
 from dear.config import Settings
 from dear.data.dataset import Dataset
 from dear.data.images import content_of, open_image
@@ -29,34 +30,50 @@ from dear.data.readers import (
     read_list,
     read_split_file,
 )
-from dear.errors import DataError
+from dear.errors import ConfigError, DataError
 from dear.files import shown
 
-Layout = Literal["split file", "imagenet", "imagenet folders", "imagenet numbers", "aircraft"]
+Layout = Literal["split file", "imagenet", "imagenet folders", "imagenet numbers", "aircraft", "class folders", "list"]
+_ADDED: dict[Path, dict[str, Declaration]] = {}
+"""Catalogues of the user's own."""
 
 
 class Declaration(Settings):
-    """One of the paper's data sets: where it lies, how it is read, what it should hold, where it comes from."""
+    """A data set: where it lies, how it is read, what it should hold, where it comes from.
+
+    Ours say everything; those of a user's own catalogue need only name, folder and layout.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
 
-    name: str
-    title: str
-    folder: str
-    images: str
+    name: str = Field(pattern=r"^[\w.-]+$")
+    title: str = ""
+    folder: str = Field(min_length=1)
+    """Below the data folder; in a catalogue of one's own, below the catalogue's folder."""
+    images: str = ""
     layout: Layout
     split_file: str | None = None
-    template: str
-    classes: int
-    train: int
-    val: int
-    test: int
+    """The split file, or the list of paths and labels, in the folder."""
+    template: str = DEFAULT_TEMPLATE
+    classes: int | None = None
+    train: int | None = None
+    val: int | None = None
+    test: int | None = None
     rename: dict[str, str] = Field(default_factory=dict)
-    licence: str
-    citation: str
-    get: str
+    licence: str = ""
+    citation: str = ""
+    get: str = ""
     url: str = ""
     """Its page."""
+    base: Path | None = None
+    """What the folder lies below, if not the data folder."""
+
+    @field_validator("folder", "images", "split_file")
+    @classmethod
+    def _stays_below(cls, place: str | None) -> str | None:
+        if place is not None and (Path(place).is_absolute() or ".." in Path(place).parts):
+            raise ValueError("it must lie below the data folder")
+        return place
 
     @property
     def how_to_get(self) -> str:
@@ -77,10 +94,46 @@ class Declaration(Settings):
 
 
 def declarations() -> dict[str, Declaration]:
-    """The paper's fifteen data sets, by name."""
+    """The paper's fifteen data sets, and those of added catalogues, by name."""
     text = (resources.files("dear") / "assets" / "datasets" / "catalog.json").read_text(encoding="utf-8")
     rows = [Declaration(**row) for row in json.loads(text)]
-    return {row.name: row for row in rows}
+    return {row.name: row for row in rows} | {name: row for one in _ADDED.values() for name, row in one.items()}
+
+
+def add_catalog(file: str | Path) -> tuple[str, ...]:
+    """Make the data sets of a JSON file known by name; folders in it lie beside it. Returns the names.
+
+    The file is a list of declarations: name, folder, layout, and whatever else is worth saying.
+    """
+    path = Path(file).resolve()
+    told: dict[str, Any] = {"where": str(file), "what": "a catalogue of data sets", "error": DataError}
+    try:
+        rows = documents.parse(documents.read_bytes(path, error=DataError), **told)
+    except OSError as error:
+        raise DataError(f"The catalogue {file} cannot be read ({error.strerror or error}).") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{file} is not a catalogue of data sets: it must be a list of objects with name and folder.")
+    found: dict[str, Declaration] = {}
+    for number, row in enumerate(rows, start=1):
+        try:
+            one = Declaration(**{**row, "base": path.parent})
+        except ConfigError as error:
+            raise DataError(f"Entry {number} of {file} cannot be used. {error}") from None
+        if one.name in found or any(one.name in known for at, known in _catalogs().items() if at != path):
+            raise DataError(f"The data set name {one.name!r} in {file} is taken: choose another name.")
+        found[one.name] = one.model_copy(update={"title": one.title or one.name})
+    _ADDED[path] = found
+    return tuple(found)
+
+
+def added_catalogs() -> tuple[Path, ...]:
+    """The catalogues that were added to this process."""
+    return tuple(_ADDED)
+
+
+def _catalogs() -> dict[Path, dict[str, Declaration]]:
+    added = {name for one in _ADDED.values() for name in one}
+    return {Path(): {name: row for name, row in declarations().items() if name not in added}, **_ADDED}
 
 
 def open_files(path: Path, template: str | None = None) -> Dataset:
@@ -92,23 +145,28 @@ def open_files(path: Path, template: str | None = None) -> Dataset:
 
 def read_declared(one: Declaration, root: Path) -> Read:
     """Read a declared data set's lists, without opening any image."""
-    folder = root / one.folder
+    folder = (one.base or root) / one.folder
     if not folder.is_dir():
-        raise DataError(f"{one.title} is not in {root}: put it in {folder}. {one.how_to_get}")
+        raise DataError(f"{one.title} is not in {one.base or root}: put it in {folder}. {one.how_to_get}".rstrip())
     readers: dict[str, Callable[[], Read]] = {
         "split file": lambda: read_split_file(folder / (one.split_file or ""), one.rename),
         "imagenet": lambda: read_imagenet(folder),
         "imagenet folders": lambda: read_imagenet_variant(folder, one.images),
         "imagenet numbers": lambda: read_imagenet_numbered(folder, one.images),
         "aircraft": lambda: read_aircraft(folder),
+        "class folders": lambda: read_class_folders(folder / one.images),
+        "list": lambda: read_list(folder / (one.split_file or "")),
     }
     return readers[one.layout]()
 
 
 def open_declared(one: Declaration, root: Path, template: str | None = None) -> Dataset:
     """Open a declared data set below the folder `root`."""
-    found = _dataset(one.name, read_declared(one, root), template or one.template, root / one.folder / one.images)
-    return replace(found, source=one.name, root=str(root.resolve()))
+    read, images = read_declared(one, root), (one.base or root) / one.folder / one.images
+    if one.base is not None and one.layout != "split file":  # which has renamed its own
+        read = read._replace(class_names=tuple(one.rename.get(name, name) for name in read.class_names))
+    found = _dataset(one.name, read, template or one.template, images)
+    return replace(found, source=one.name, root=None if one.base else str(root.resolve()))
 
 
 def _dataset(name: str, read: Read, template: str, images: Path) -> Dataset:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dear.data.catalog import Declaration, read_declared
 from dear.data.dataset import SPLITS, Dataset
+from dear.data.images import passed_over_sentence
 from dear.errors import DataError, ImageError
 
 MOST_NAMED = 5
@@ -52,16 +53,19 @@ def check_dataset(
     health.counts = {split: len(data.split(split)) for split in SPLITS}
     if declared is not None:
         _compare_counts(health, declared)
+    place = Path(data.source)
+    if data.source and place.is_dir() and (others := passed_over_sentence(place)):
+        health.notes.append(others)
     _try_images(data, health, decode, progress)
     return health
 
 
 def _compare_counts(health: Health, declared: Declaration) -> None:
     expected = {"train": declared.train, "val": declared.val, "test": declared.test}
-    if health.classes != declared.classes:
+    if declared.classes is not None and health.classes != declared.classes:
         health.problems.append(f"{health.classes} classes, but {declared.title} has {declared.classes}.")
     for split, count in expected.items():
-        if health.counts[split] != count:
+        if count is not None and health.counts[split] != count:
             health.notes.append(
                 f"{health.counts[split]:,} {split} images, but the whole of {declared.title} has {count:,}: a subset."
             )

@@ -45,6 +45,11 @@ class Dataset:
     descriptions: Mapping[str, tuple[str, ...]] | None = field(repr=False, default=None)
     """Sentences about each class, if some were given."""
 
+    renamed: Mapping[str, str] | None = field(repr=False, default=None)
+    """Names that were given to folders, if some were."""
+    added: tuple[str, ...] = field(repr=False, default=())
+    """Folders whose images were added as further classes."""
+
     def content_of(self, item_id: str) -> str:
         """What an image is, whatever it is called and whenever it was copied."""
         return (self.content or self.fingerprint)(item_id)

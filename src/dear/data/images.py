@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +19,16 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from dear.config import whole_number
-from dear.errors import ImageError, InputError
+from dear.errors import ImageError
 from dear.files import MEGABYTE, NotRegularError, letters, read_regular, sha256, shown
 from dear.progress import stage
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
+HEIC = {".heic", ".heif"}
+"""Photos of iPhones, which the extra `heic` reads."""
+RAW = {".avif", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"}
+"""Photos that are not read at all, and told of."""
+INSTALL_HEIC = 'pip install "dear-vlm[heic]"'
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "MPO")
 """The only decoders that ever see a file: none of them starts a program, as the one for EPS would."""
 LARGEST_FILE = 512 * MEGABYTE
@@ -38,6 +47,10 @@ class ImageList:
     content: Callable[[int], str] | None = None
     """Hash of an image's bytes, if it has any: a result that rests on an image must not outlive it."""
 
+    def __repr__(self) -> str:
+        """A count instead of every name."""
+        return f"ImageList({len(self.names):,} images{f' of {self.source}' if self.source else ''})"
+
     def __len__(self) -> int:
         """How many there are."""
         return len(self.names)
@@ -47,6 +60,11 @@ class ImageList:
         """Identity of the list: where it comes from, its names in order, and what the images are."""
         content = [] if self.content is None else [self.content(index) for index in range(len(self))]
         return sha256(letters("\n".join([self.source, *self.names, *content])))
+
+    def marks(self) -> list[str]:
+        """A short mark of each image: its name and what it is."""
+        content = self.content or (lambda index: "")
+        return [sha256(letters(f"{name}\n{content(index)}"))[:16] for index, name in enumerate(self.names)]
 
     def spread(self, count: int) -> ImageList:
         """At most `count` of the images, evenly spread over the list."""
@@ -71,30 +89,15 @@ def folder_images(folder: str | Path) -> ImageList:
         key=lambda p: p.relative_to(root).parts,
     )
     if not paths:
-        raise ImageError(f"There are no images in {root}: give a folder with {', '.join(sorted(SUFFIXES))} files.")
+        others = passed_over_sentence(root)
+        told = f" {others}" if others else ""
+        raise ImageError(
+            f"There are no images in {root}: give a folder with {', '.join(sorted(readable_suffixes()))} files.{told}"
+        )
     names = tuple(p.relative_to(root).as_posix() for p in paths)
     return ImageList(
         names, lambda index: open_image(paths[index]), str(root.resolve()), lambda index: content_of(paths[index])
     )
-
-
-def image_list(images: object, purpose: str) -> ImageList:
-    """Paths and PIL images that a person gave, one or several; `purpose` begins the sentence about anything else."""
-    if isinstance(images, str | Path | Image.Image):
-        images = [images]
-    if not isinstance(images, Iterable) or isinstance(images, Tensor | dict):
-        raise InputError(f"{purpose}, but got an object of type {type(images).__name__}.")
-    listed = list(images)
-    for index, one in enumerate(listed):
-        if not isinstance(one, str | Path | Image.Image):
-            raise InputError(f"{purpose}, but number {index} is of type {type(one).__name__}.")
-
-    def open_one(index: int) -> Image.Image:
-        one = listed[index]
-        return as_rgb(one) if isinstance(one, Image.Image) else open_image(Path(one))
-
-    names = [f"image {i}" if isinstance(one, Image.Image) else str(one) for i, one in enumerate(listed)]
-    return ImageList(tuple(names), open_one)
 
 
 def content_of(path: Path) -> str:
@@ -107,7 +110,45 @@ def content_of(path: Path) -> str:
 
 def is_image_name(name: str) -> bool:
     """Whether a file's name is that of an image; hidden files, such as a Mac's `._photo.jpg`, are none."""
-    return not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
+    return not name.startswith(".") and Path(name).suffix.lower() in readable_suffixes()
+
+
+def readable_suffixes() -> set[str]:
+    """How names of images end that can be read here."""
+    return SUFFIXES | HEIC if reads_heic() else SUFFIXES
+
+
+@cache
+def reads_heic() -> bool:
+    """Whether photos of iPhones can be read: whether the extra `heic` is installed."""
+    return find_spec("pillow_heif") is not None
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """The decoders that may see a file."""
+    if not reads_heic():
+        return FORMATS
+    import_module("pillow_heif").register_heif_opener()
+    return ("HEIF", *FORMATS)  # before MPO, which Pillow has no decoder for by that name: it is JPEG's
+
+
+def passed_over(folder: Path) -> list[str]:
+    """Photos below a folder, by their names there, that look like photos but cannot be read here."""
+    wanted = (HEIC | RAW) - readable_suffixes()
+    found = (Path(at, name) for at, _, names in os.walk(folder) for name in names if not name.startswith("."))
+    return sorted(one.relative_to(folder).as_posix() for one in found if one.suffix.lower() in wanted)
+
+
+def passed_over_sentence(folder: Path) -> str | None:
+    """What to say of photos that are passed over; None if there are none."""
+    names = passed_over(folder)
+    if not names:
+        return None
+    heic = [name for name in names if Path(name).suffix.lower() in HEIC]
+    how = f"{len(heic)} of them HEIC, read with {INSTALL_HEIC}" if heic else "convert them to JPEG"
+    are = "photo is" if len(names) == 1 else "photos are"
+    return f"{len(names)} {are} passed over in {shown(folder)}, such as {shown(names[0])} ({how})."
 
 
 def open_image(path: Path) -> Image.Image:
@@ -116,20 +157,36 @@ def open_image(path: Path) -> Image.Image:
     Only regular files of a sensible size are read, and only the named formats are decoded.
     """
     try:
-        data = read_regular(path, most=LARGEST_FILE)
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            if image.width * image.height > (Image.MAX_IMAGE_PIXELS or float("inf")):
-                raise Image.DecompressionBombError
-            if max(image.size) > LONGEST_SIDE:
-                raise Image.DecompressionBombError
-            return as_rgb(image)
+        return _decoded(read_regular(path, most=LARGEST_FILE))
     except Exception as error:  # decoders raise all sorts of things over damaged files
         raise ImageError(f"{shown(path)} cannot be read: {_reason(path, error)}.") from error
 
 
+def decode_image(data: bytes, name: str) -> Image.Image:
+    """The same from the bytes of a file; `name` is for the sentence if they are none of an image."""
+    try:
+        return _decoded(bytes(data))
+    except Exception as error:
+        what = _TOO_LARGE if isinstance(error, _BOMBS) else "its bytes are damaged or not an image"
+        raise ImageError(f"{shown(name)} cannot be read: {what}.") from error
+
+
+def _decoded(data: bytes) -> Image.Image:
+    with Image.open(io.BytesIO(data), formats=_formats()) as image:
+        if image.width * image.height > (Image.MAX_IMAGE_PIXELS or float("inf")):
+            raise Image.DecompressionBombError
+        if max(image.size) > LONGEST_SIDE:
+            raise Image.DecompressionBombError
+        return as_rgb(image)
+
+
+_BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+_TOO_LARGE = "it has far too many pixels to be a photograph; make it smaller or remove it"
+
+
 def _reason(path: Path, error: Exception) -> str:
-    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return "it has far too many pixels to be a photograph; make it smaller or remove it"
+    if isinstance(error, _BOMBS):
+        return _TOO_LARGE
     if path.is_dir():
         return "it is a folder; give the images in it"
     if isinstance(error, FileNotFoundError):
@@ -138,6 +195,8 @@ def _reason(path: Path, error: Exception) -> str:
         return "reading it is not permitted; change its permissions"
     if isinstance(error, NotRegularError):
         return f"{error.strerror}; replace or remove it"
+    if path.suffix.lower() in HEIC and not reads_heic():
+        return f"it is a HEIC photo, which is read with {INSTALL_HEIC}"
     what = "it is empty" if path.is_file() and path.stat().st_size == 0 else "it is damaged or not an image"
     return f"{what}; replace or remove it"
 

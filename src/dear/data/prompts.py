@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from dear.config import one_line
 from dear.errors import ClassListError
 
 DEFAULT_TEMPLATE = "a photo of a {}."
@@ -28,6 +29,11 @@ class ClassList:
     """The list that this one is a part of."""
     at: slice = field(default_factory=lambda: slice(None))
     """Which part."""
+
+    def __repr__(self) -> str:
+        """The first names instead of all."""
+        few = ", ".join(self.names[:3]) + (" …" if len(self.names) > 3 else "")
+        return one_line(f"ClassList({len(self.names)} classes: {few}; {self.template!r})")
 
     def prompts(self, template: str | None = None) -> list[str]:
         """One prompt per class, by the list's template or another one."""

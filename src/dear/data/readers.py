@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dear import documents
 from dear.data.dataset import Item, in_order
-from dear.data.images import is_image_name
+from dear.data.images import is_image_name, passed_over_sentence
 from dear.errors import DataError
 from dear.files import NotRegularError, read_regular
 
@@ -153,7 +153,11 @@ def _class_folders(root: Path, part: str, folders: Sequence[str], *, keep_part: 
     for label, folder in enumerate(folders):
         names = _image_names(root / part / folder)
         if not names:
-            raise DataError(f"The class folder {root / part / folder} has no images: add some, or remove the folder.")
+            others = passed_over_sentence(root / part / folder)
+            told = f" {others}" if others else ""
+            raise DataError(
+                f"The class folder {root / part / folder} has no images: add some, or remove the folder.{told}"
+            )
         start = f"{part}/" if keep_part else ""
         items += [Item(f"{start}{folder}/{name}", label) for name in names]
     return in_order(items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from dear.data.dataset import Dataset
 from dear.data.descriptions import with_descriptions
 from dear.data.splits import Half
 from dear.datasets import is_world, opened
+from dear.engine.found_roles import with_found_roles
 from dear.engine.job import make_job
 from dear.engine.loop import Metrics
 from dear.engine.ranks import local_device
@@ -76,7 +78,7 @@ def fit(
         overwrite: start over, and replace the run in `out` when the new one is whole.
         on_step: called with every step's metrics.
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
-        **config: the method's own, such as roles="ROLES", mask="all_mixed", beta=0.9.
+        **config: the method's own, such as roles="ROLES" (or "auto"), mask="all_mixed", beta=0.9.
     """
     _check_types(train, on_step, progress)
     dataset = with_descriptions(opened(data, data_root, template), descriptions)
@@ -86,7 +88,9 @@ def fit(
     folder = _folder(out, resume=resume, overwrite=overwrite)
     how = {"resume": resume, "overwrite": overwrite, "cache": kept, "workers": workers, "on_step": on_step}
     with heard_by(progress):
-        return run_job(job, _load(dataset, clip, pretrained, device), folder, **how)[0]
+        loaded = _load(dataset, clip, pretrained, device)
+        job = with_found_roles(job, loaded, say=logging.getLogger("dear").info)
+        return run_job(job, loaded, folder, **how)[0]
 
 
 def _folder(out: str | Path | None, *, resume: bool, overwrite: bool) -> Path | None:

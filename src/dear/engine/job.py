@@ -50,6 +50,10 @@ class Job:
     """0: every epoch draws new views; else the number of cached views per image."""
     half: Half = "all"
 
+    def __repr__(self) -> str:
+        """One line instead of every item."""
+        return f"Job({self.method} on {self.dataset!r}, {len(self.items)} images, seed {self.seed})"
+
     def build(self, clip: FrozenClip) -> Model:
         """The untrained model with its classes."""
         published = special_config(get_method(self.method).special, self.recipe, self.case)

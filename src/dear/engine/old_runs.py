@@ -33,6 +33,8 @@ class _Description(documents.Form):
 class _Source(documents.Form):
     data: str | None = None
     root: str | None = None
+    renamed: dict[str, str] | None = None
+    added: list[str] | None = None
 
 
 class RunRecord(documents.Form):

@@ -19,7 +19,7 @@ from dear.artefact import MANIFEST, TENSORS, files_of_adapter
 from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import PLAIN
 from dear.config import whole_number
-from dear.data.dataset import Item
+from dear.data.dataset import Dataset, Item
 from dear.data.splits import shots_to_json
 from dear.datasets import refuse_inside
 from dear.engine.checkpoint import Progress
@@ -261,13 +261,19 @@ def _begin(work: Path, job: Job, model: Model, folder: Path, *, resume: bool, ov
         "format_version": FORMAT_VERSION,
         "description": description,
         "fingerprint": fingerprint(description),
-        "source": {"data": job.dataset.source, "root": job.dataset.root},
+        "source": {"data": job.dataset.source, "root": job.dataset.root, **_changes(job.dataset)},
         "versions": versions(),
     }
     with _one_sentence(work / SHOTS):
         write_atomic(work / SHOTS, shots_to_json(job.dataset, job.items, shots=job.shots, seed=job.seed).encode())
     with _one_sentence(work / RUN):
         write_atomic(work / RUN, documents.to_json(content))
+
+
+def _changes(dataset: Dataset) -> dict[str, Any]:
+    """What was done to a data set since it was opened, if anything was."""
+    told = {"renamed": dict(dataset.renamed or {}), "added": list(dataset.added)}
+    return {name: value for name, value in told.items() if value}
 
 
 def _check_same(folder: Path, description: Mapping[str, Any]) -> None:

@@ -24,7 +24,8 @@ def broad_set(clip: str) -> str:
 
 def default_data(protocol: str, broad: str, source: str | None) -> list[str]:
     """The data sets of the world or of the paper; shifted variants of `broad` are for domain, or for the world."""
-    names = world_dataset_names() if broad == BROAD_WORLD else tuple(declarations())
+    paper = tuple(name for name, one in declarations().items() if one.base is None)
+    names = world_dataset_names() if broad == BROAD_WORLD else paper
     shifted = [name for name in names if name.startswith(broad) and name != broad]
     if protocol == "domain":
         return shifted

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half, labels_of
-from dear.engine.states import evaluation_states
+from dear.engine.states import StateBatch, evaluation_states
 from dear.errors import ConfigError, DataError
 from dear.evaluation.results import PerClass, Scores
 from dear.evaluation.tested import Newness
@@ -43,10 +43,17 @@ class Evaluation:
     """Name of the default readout, by which `picks` were made."""
     new: Newness = "unknown"
     """What of the test is known to be new to the model."""
+    warnings: tuple[str, ...] = ()
+    """What makes the scores doubtful, each in a sentence: test photos that are nearly training photos."""
 
     def verdict(self) -> Verdict:
         """What the test means, beside plain CLIP; as text it is one sentence, or two if classes are unbalanced."""
         return verdict(self)
+
+    def __repr__(self) -> str:
+        """The scores in one line."""
+        told = ", ".join(f"{name} {value:.1f} %" for name, value in self.scores.accuracy.items())
+        return f"Evaluation({self.method} on {self.scores.images:,} images of {self.scores.data}: {told})"
 
 
 @torch.inference_mode()
@@ -61,8 +68,12 @@ def evaluate_items(
     workers: int = 2,
     beside_plain: bool = False,
     progress: Callable[[int], None] | None = None,
+    features: dict[int, Tensor] | None = None,
 ) -> Evaluation:
-    """Score a model on items whose labels are numbers of its classes; on request plain CLIP as well."""
+    """Score a model on items whose labels are numbers of its classes; on request plain CLIP as well.
+
+    `features` is filled with plain CLIP's image features by the place of the item, if plain CLIP is asked for.
+    """
     if not items:
         raise DataError(f"{dataset.name} has no images to test on.")
     model = model.plain() if model.is_disabled else model
@@ -90,7 +101,7 @@ def evaluate_items(
             picked[indices] = out.readouts[name].argmax(dim=1).cpu()
         weights = {name: round(float(value), 6) for name, value in out.weights.items()}
         if beside_plain:
-            plain[indices] = model.plain()(given=one.states).logits.argmax(dim=1).cpu()
+            plain[indices] = _plain_picks(model.plain(), one, features)
 
     scored = partial(_scored, dataset.name, half, names, labels, problems)
     return Evaluation(
@@ -126,6 +137,15 @@ def _scored(
         per_class=_per_class(names, labels, right),
         problems=tuple(problems[index] for index in sorted(problems)),
     )
+
+
+def _plain_picks(plain: Model, one: StateBatch, features: dict[int, Tensor] | None) -> Tensor:
+    """What plain CLIP says; its features are kept by the place of the image if they are asked for."""
+    out = plain(given=one.states)
+    if features is not None:
+        features.update(zip(one.indices, out.features["cls"].half().cpu(), strict=True))
+    picks: Tensor = out.logits.argmax(dim=1).cpu()
+    return picks
 
 
 def _check_classes(names: Sequence[str], dataset: Dataset, half: Half) -> None:

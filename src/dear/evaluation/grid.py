@@ -25,6 +25,7 @@ from dear.data.dataset import Dataset, Item
 from dear.data.descriptions import with_descriptions
 from dear.data.splits import few_shot, labels_of
 from dear.datasets import open_dataset, refuse_inside
+from dear.engine.found_roles import with_found_roles
 from dear.engine.job import Job, describe, fingerprint, make_job, told_settings, versions
 from dear.engine.loop import Metrics
 from dear.engine.run import CHECKPOINT, read_run, run_job
@@ -37,6 +38,7 @@ from dear.evaluation.processes import begin_process
 from dear.evaluation.results import Backbone, CellResult
 from dear.evaluation.tables import to_csv, to_markdown
 from dear.evaluation.tested import items_to_test
+from dear.extensions import added
 from dear.files import sha256, write_atomic
 from dear.folders import check_ours, held, remove_leftovers, remove_ours
 from dear.model import Model
@@ -136,7 +138,10 @@ def _in_processes(
     cells: Sequence[Cell], setting: Setting, jobs: int, threads: int
 ) -> Iterator[tuple[int, Callable[[], CellResult]]]:
     pool = ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), initializer=begin_process, initargs=(threads, os.getpid(), is_typed())
+        jobs,
+        mp_context=get_context("spawn"),
+        initializer=begin_process,
+        initargs=(threads, os.getpid(), is_typed(), added()),
     )
     waiting = {pool.submit(run_cell, cell, setting): index for index, cell in enumerate(cells)}
     try:
@@ -218,7 +223,7 @@ def _check_methods(cells: Sequence[Cell], setting: Setting, refused: dict[Cell, 
     why: dict[Any, str] = {}
     for key, cell in first.items():
         try:
-            _try_classes(cell, _job(cell, setting).build(clip), setting)
+            _try_classes(cell, with_found_roles(_job(cell, setting), clip).build(clip), setting)
         except REFUSALS as error:
             if refused is None or len(why) == len(first) - 1:
                 raise

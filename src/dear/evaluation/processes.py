@@ -9,18 +9,23 @@ import time
 
 import torch
 
+from dear import extensions
 from dear.errors import typed
 
 WATCH = 0.5
 """Seconds between looks at whether the parent lives."""
 
 
-def begin_process(threads: int, parent: int, commands: bool = False) -> None:
-    """Compute with this number of threads, leave Ctrl-C to the parent, and end soon after it."""
+Added = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def begin_process(threads: int, parent: int, commands: bool = False, added: Added = ((), ())) -> None:
+    """Compute with this number of threads, leave Ctrl-C to the parent, end soon after it, and know what it added."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(threads)
     typed(commands).__enter__()  # for good: messages speak as those of the parent do
+    extensions.add(*added)
 
 
 def _end_with(parent: int) -> None:

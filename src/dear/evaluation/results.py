@@ -60,6 +60,11 @@ class Scores(_Strict):
     problems: tuple[str, ...] = Field(default=(), strict=False)
     """What was wrong with each unreadable image."""
 
+    def __repr__(self) -> str:
+        """One line without the classes."""
+        told = ", ".join(f"{name} {value:.1f} %" for name, value in self.accuracy.items())
+        return f"Scores({self.data}, {self.half}, {self.images:,} images: {told})"
+
     @model_validator(mode="after")
     def _unreadable_are_among_images(self) -> Scores:
         if self.unreadable > self.images:

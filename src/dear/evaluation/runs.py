@@ -6,14 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from dear.config import whole_number
-from dear.data.dataset import Dataset
+from dear.data.dataset import Dataset, Item
 from dear.data.descriptions import with_descriptions
 from dear.data.splits import Half
 from dear.datasets import opened
 from dear.engine.ranks import local_device
 from dear.engine.states import TESTING
 from dear.errors import ConfigError
+from dear.evaluation.duplicates import duplicates_sentence, near_duplicates
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.tested import TestData, data_of_run
 from dear.files import as_folder
@@ -38,7 +42,8 @@ def evaluate(
 ) -> Evaluation:
     """Score a run on test images, by every readout of its method and beside plain CLIP.
 
-    Images that the run was trained on are never tested. A loaded model does not know them: give the run's folder if
+    Images that the run was trained on are never tested; if some are nearly the same as one of those, a sentence in
+    `warnings` says so. A loaded model does not know them: give the run's folder if
     the data set has no test images of its own.
 
     Args:
@@ -67,6 +72,7 @@ def evaluate(
         items = tested.items(half)
         model = load(folder, device=local_device(device))
     dataset = with_descriptions(tested.dataset, descriptions)
+    features: dict[int, Tensor] = {}
     with heard_by(counting(progress, TESTING)):
         found = evaluate_items(
             model.for_classes(dataset.classes(tested.class_names(half))),
@@ -77,5 +83,22 @@ def evaluate(
             batch_size=batch_size,
             workers=workers,
             beside_plain=True,
+            features=features,
         )
-    return replace(found, new=tested.newness(half))
+    found = replace(found, new=tested.newness(half))
+    return _with_warnings(found, model, dataset, items, features, tested.here(), workers)
+
+
+def _with_warnings(
+    found: Evaluation,
+    model: Model,
+    dataset: Dataset,
+    items: Sequence[Item],
+    features: dict[int, Tensor],
+    drawn: Sequence[Item],
+    workers: int,
+) -> Evaluation:
+    """The same, with a sentence if test photos are nearly training photos."""
+    same = near_duplicates(model, dataset, items, features, drawn, workers=workers)
+    right = found.picks == torch.tensor([item.label for item in items])
+    return replace(found, warnings=(duplicates_sentence(same, right),)) if same else found

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from dear import documents
 from dear.data.dataset import Dataset, Item
+from dear.data.names import with_class, with_names
 from dear.data.splits import Half, few_shot, labels_of, left_over, restrict, shots_from_json
 from dear.datasets import opened
 from dear.engine.run import RUN, SHOTS, read_run
@@ -39,6 +40,11 @@ class TestData:
         if not kept:
             raise DataError(f"All images of {self.dataset.name} were trained on, so none is left to test.")
         return kept
+
+    def here(self) -> tuple[Item, ...]:
+        """What was trained on and is in this data set."""
+        present = {item.id for split in (self.dataset.train, self.dataset.val) for item in split}
+        return tuple(dict.fromkeys(item for item in self.drawn if item.id in present))
 
     def class_names(self, half: Half = "all") -> tuple[str, ...]:
         """The classes of a half."""
@@ -80,6 +86,15 @@ def items_to_test(dataset: Dataset, half: Half, *, drawn: Iterable[Item], valida
     return found
 
 
+def _as_trained(dataset: Dataset, source: dict[str, Any]) -> Dataset:
+    """The data set with the names and further classes that a run gave it."""
+    if renamed := source.get("renamed"):
+        dataset = with_names(dataset, renamed)
+    for folder in source.get("added") or ():
+        dataset = with_class(dataset, folder)
+    return dataset
+
+
 def data_of_run(
     run: Path,
     data: str | Path | Dataset | None = None,
@@ -102,6 +117,8 @@ def data_of_run(
             f"{error} {run} was made from it: name where it is now, as in 'dear eval {run} DATA'."
         ) from None
     same = dataset.name == about["data"]
+    if same and not isinstance(data, Dataset):
+        dataset = _as_trained(dataset, source)
     dataset = replace(dataset, template=template or (about["template"] if same else dataset.template))
     drawn = list(few_shot(dataset.train, about["shots"], about["seed"])) if same and dataset.train else []
     hashes: frozenset[str] = frozenset()

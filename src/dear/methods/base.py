@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.text import TokenizedPrompts
-from dear.config import Settings
+from dear.config import Settings, one_line
 from dear.data.prompts import ClassList
 from dear.errors import ClassListError
 from dear.methods.about import About
@@ -64,6 +64,11 @@ class Needs:
     unlabelled: bool = False
     """It trains on all training images of all classes, without their labels, which are -1; a fact of the class."""
 
+    def __repr__(self) -> str:
+        """What is not at its default, in one line."""
+        told = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
+        return one_line(f"Needs({', '.join(f'{name}={value!r}' for name, value in told.items())})")
+
 
 @dataclass(frozen=True)
 class Output:
@@ -79,6 +84,11 @@ class Output:
     """(C, E) class features, if there is one per class."""
     rest: Mapping[str, Any] = field(default_factory=dict)
     """What only the method's own loss and `after_step` read."""
+
+    def __repr__(self) -> str:
+        """Names and shapes instead of numbers."""
+        kinds = {"readouts": self.readouts, "features": self.features, "weights": self.weights}
+        return one_line(f"Output({', '.join(f'{name}: {_shapes(one)}' for name, one in kinds.items() if one)})")
 
     @property
     def logits(self) -> Tensor:
@@ -119,6 +129,11 @@ class Batch:
     given: Mapping[str, Tensor] | None = None
     """Draws that were made elsewhere, by name, in the place of own ones."""
 
+    def __repr__(self) -> str:
+        """Shapes instead of numbers."""
+        labels = 0 if self.labels is None else self.labels.shape[0]
+        return f"Batch({labels} labels, seed {self.seed}, step {self.step})"
+
     def draw(self, name: str, *shape: int) -> Tensor:
         """Uniform numbers from [0, 1) for these rows: the same whatever the batch was cut into."""
         if self.given is not None and name in self.given:
@@ -138,6 +153,11 @@ class Draw:
     labels: Tensor
     classes: ClassList
     seed: int = 0
+
+    def __repr__(self) -> str:
+        """Shapes instead of numbers."""
+        count = f"{self.labels.shape[0]} images of {len(self.classes.names)} classes"
+        return one_line(f"Draw({count}: {_shapes(self.image)})")
 
 
 class NoConfig(Settings):
@@ -246,6 +266,11 @@ class Method(nn.Module):
         """Whether a method has its own version of one of the functions above."""
         return getattr(cls, name) is not getattr(Method, name)
 
+    def __repr__(self) -> str:
+        """One line instead of every module."""
+        count = sum(parameter.numel() for parameter in self.parameters())
+        return one_line(f"{type(self).__name__}({self.name}, {count:,} parameters, {self.config!r})")
+
     @property
     def trained(self) -> dict[str, nn.Parameter]:
         """Everything that training may change, by name."""
@@ -286,6 +311,10 @@ def tokens_of(clip: FrozenClip, classes: ClassList, template: str | None = None)
 def unit(features: Tensor) -> Tensor:
     """Features of unit length, in fp32 unless they are in fp64."""
     return F.normalize(features if features.dtype == torch.float64 else features.float(), dim=-1)
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> str:
+    return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
 
 
 def _labels(batch: Batch) -> Tensor:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from dear.errors import ConfigError, did_you_mean
 from dear.methods.base import Method
+from dear.methods.check import misfits
 
 M = TypeVar("M", bound=type[Method])
 
@@ -52,11 +53,10 @@ _REGISTERED: dict[str, type[Method]] = {}
 
 def register(method: M) -> M:
     """Class decorator: make a method known by its `name`; a name can be taken only once."""
-    if not (isinstance(method, type) and issubclass(method, Method)):
+    if not isinstance(method, type):
         raise ConfigError(f"A method is a subclass of dear.Method, but {method!r} is not.")
+    _check(method, f"{method.__name__} cannot be registered as a method")
     name = method.name
-    if not name:
-        raise ConfigError(f"The method {method.__name__} needs a class attribute 'name' to be registered by.")
     taken = _places().get(name)
     itself = taken == f"{method.__module__}:{method.__qualname__}"  # an entry point may name a registered class
     if _REGISTERED.get(name, method) is not method or (taken and not itself and name not in _REGISTERED):
@@ -74,7 +74,10 @@ def get_method(name: str) -> type[Method]:
     places = OWN if name in OWN else _places()  # entry points take long to look up
     if name not in places:
         known = list_methods()
-        raise ConfigError(f"No method is called {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}.")
+        raise ConfigError(
+            f"No method is called {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}. For one of your "
+            f"own, add --import FILE.py (in Python: import it first)."
+        )
     module, _, attribute = places[name].partition(":")
     try:
         found = getattr(import_module(module), attribute)
@@ -82,7 +85,15 @@ def get_method(name: str) -> type[Method]:
         raise ConfigError(f"The method {name!r} cannot be loaded from {places[name]} ({error}).") from error
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise ConfigError(f"The method {name!r} at {places[name]} is not a subclass of dear.Method.")
+    if name not in OWN:
+        _check(found, f"The method {name!r} at {places[name]} cannot be used")
     return found
+
+
+def _check(method: type, what: str) -> None:
+    """Refuse a class with everything that is missing or wrong."""
+    if found := misfits(method):
+        raise ConfigError(f"{what}: {'; '.join(found)}.")
 
 
 def list_methods() -> list[str]:

@@ -45,7 +45,7 @@ class RoleGainsConfig(Settings):
     first_layer: int | None = Field(default=None, ge=1)
     """First layer whose heads have roles; default: the last four layers."""
     roles: Any = Field(default=None, exclude=True)
-    """Role map: a name, a roles.json, or the folder of 'dear roles discover'; default: the one shipped for the weights.
+    """Role map: a name, a roles.json, a folder of 'dear roles discover', or auto; default: the weights' known one.
     This and the next decide the map that is saved with the adapter."""
     mask: MaskName = Field(default="roles", exclude=True)
     """Variant of the map, for ablations."""

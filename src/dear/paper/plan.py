@@ -186,7 +186,7 @@ def steps_of(cell: Cell, epochs: int, batch: int = 16) -> int:
 
 
 def _classes(name: str) -> int:
-    return len(DATASETS[name].classes) if name in DATASETS else declarations()[name].classes
+    return len(DATASETS[name].classes) if name in DATASETS else declarations()[name].classes or 0
 
 
 def _base_to_novel(data: Sequence[str], scale: Scale, *, method: str = "dear", **choices: Any) -> list[Cell]:

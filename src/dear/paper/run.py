@@ -26,7 +26,7 @@ from dear.files import write_atomic
 from dear.folders import check_ours, held, remove_leftovers, remove_ours
 from dear.loading import load
 from dear.methods.dear.method import LAST_LAYERS
-from dear.methods.dear.roles import roles_for
+from dear.methods.dear.roles import AUTO, roles_for
 from dear.methods.recipe import Case, RecipeName, resolve
 from dear.methods.registry import get_method
 from dear.paper.measures import Gallery, dataset_gallery, kept_ablation, kept_retrieval, world_gallery
@@ -385,9 +385,8 @@ def _roles(order: Order, clip: FrozenClip) -> RoleMap:
 
 def _expected_roles(order: Order) -> RoleMap | None:
     """The role map that a run will use, as far as one can tell without loading the backbone."""
-    if order.roles is not None:
-        path = Path(order.roles)
-        return RoleMap.load(path / "roles.json" if path.is_dir() else order.roles)
+    if order.roles not in (None, AUTO):
+        return RoleMap.load(order.roles)
     wanted = order.clip.removesuffix("-quickgelu")
     try:
         maps = shipped_maps()

@@ -31,6 +31,11 @@ class Comparison:
     refused: Mapping[Row, str]
     """Why a method is not in the tables."""
 
+    def __repr__(self) -> str:
+        """Counts instead of every cell."""
+        cells = sum(len(one) for one in self.cells.values())
+        return f"Comparison({len(self.cells)} methods, {cells} cells, {len(self.refused)} refused)"
+
     @property
     def columns(self) -> tuple[str, ...]:
         """What is measured: base, novel and hm, or numbers of shots."""

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dear import __version__
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.config import whole_number
 from dear.data.images import ImageList
 from dear.engine.ranks import local_device
-from dear.files import as_folder
+from dear.files import as_folder, sha256
 from dear.folders import check_ours, held, remove_ours
 from dear.progress import checked, heard_by
-from dear.reports.discovery import write_discovery
+from dear.reports.discovery import change_rule, is_whole, write_discovery
 from dear.roles.concepts import DEFAULT_SENTENCE_MODEL, ClusterSettings, load_encoder
+from dear.roles.corpus import TextPool
 from dear.roles.discover import DiscoverySettings, discover, first_examined_layer
 from dear.roles.examples import head_examples
 from dear.roles.moments import CHECKPOINT, Collected, collect_moments
 from dear.roles.rolemap import RoleMap
 from dear.roles.sources import images_from, pool_from
-from dear.roles.stability import stability
+from dear.roles.stability import stability_by_rule
 
 Progress = bool | Callable[[str, int, int], None]
 
@@ -121,9 +124,13 @@ def discover_and_write(
     text_pool = pool_from(str(pool))
     image_list = images_from(str(images), max_images, as_folder(data_root) if data_root is not None else None)
     with heard_by(checked(progress)):
-        encode = load_encoder(settings.sentence_model)
         backbone = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, local_device(device))
         first = first_examined_layer(backbone, settings.first_layer)
+        made_from = _made_from(backbone, image_list, first, text_pool, settings, examples)
+        if resume and is_whole(folder, made_from):
+            with held(folder, "discovery"):
+                return Discovered(*change_rule(folder, settings.rule), ())
+        encode = load_encoder(settings.sentence_model)
         with held(folder, "discovery"):
             check_ours(folder, "discovery", resume=resume, overwrite=overwrite)  # another one may just have ended
             if overwrite:
@@ -131,11 +138,21 @@ def discover_and_write(
             collected = _look(backbone, image_list, first, folder, say)
             source = f"found by dear roles discover on {len(image_list)} images of {Path(images).name}"
             discovery = discover(backbone, collected, text_pool, encode, settings, source=source)
-            variations = stability(backbone, collected, discovery, settings)
+            variations = stability_by_rule(backbone, collected, discovery, settings)
             shown = image_list.spread(examples)
             pictures = head_examples(backbone, shown, discovery.places, discovery.spans, discovery.texts_TE)
-            summary = write_discovery(folder, backbone, collected, text_pool, discovery, settings, variations, pictures)
+            parts = backbone, collected, text_pool, discovery, settings, variations, pictures
+            summary = write_discovery(folder, *parts, made_from)
     return Discovered(discovery.roles, summary, tuple(collected.problems))
+
+
+def _made_from(
+    clip: FrozenClip, images: ImageList, first: int, pool: TextPool, settings: DiscoverySettings, examples: int
+) -> str:
+    """Changes with everything that decides a discovery but the rule."""
+    others = settings.model_dump(mode="json", exclude={"rule"})
+    facts = [clip.weights_sha256, clip.precision, images.sha256, first, pool.sha256, others, examples, __version__]
+    return sha256(json.dumps(facts, sort_keys=True).encode())
 
 
 def _look(backbone: FrozenClip, images: ImageList, first: int, folder: Path, say: Callable[[str], None]) -> Collected:

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dear import documents
 from dear.backbone.clip import FrozenClip
+from dear.errors import DearError, RolesError
 from dear.files import write_atomic
 from dear.reports.parts import Table
 from dear.reports.role_page import role_page
 from dear.roles.concepts import preferred_count
 from dear.roles.corpus import TextPool
 from dear.roles.discover import RULES, Discovery, DiscoverySettings
+from dear.roles.entropy import Rule
 from dear.roles.examples import Examples
 from dear.roles.grid import role_grid
+from dear.roles.known import is_specialised
 from dear.roles.moments import Collected
+from dear.roles.rolemap import ROLES, Role, RoleMap, rule_file
 from dear.roles.stability import RESAMPLED, Variation
 
-FORMAT_VERSION = 1
-ROLES, RECORD, PAGE = "roles.json", "discovery.json", "index.html"
+FORMAT, FORMAT_VERSION = "dear-discovery", 1
+RECORD, PAGE = "discovery.json", "index.html"
 
 
 def write_discovery(
@@ -30,20 +36,86 @@ def write_discovery(
     pool: TextPool,
     discovery: Discovery,
     settings: DiscoverySettings,
-    variations: Sequence[Variation],
+    variations: Mapping[Rule, Sequence[Variation]],
     examples: Mapping[tuple[int, int], Examples],
+    made_from: str,
 ) -> str:
-    """Write all files of a discovery and return a summary for the terminal."""
+    """Write all files of a discovery, map and page for each rule, and return a summary for the terminal.
+
+    `made_from` is the mark of everything that decided it but the rule: see `change_rule`.
+    """
     record = _record(collected, pool, discovery, settings, variations)
-    tables = [_stability(variations), _clusters(discovery), _validity(discovery)]
     title = f"What the heads of {Path(clip.name).name} do"
-    page = role_page(discovery.roles, title=title, examples=examples, tables=tables)
+    for rule, roles in discovery.maps.items():
+        tables = [_stability(variations[rule]), _clusters(discovery), _validity(discovery)]
+        page = role_page(roles, title=title, examples=examples, tables=tables)
+        write_atomic(folder / page_file(rule), page.encode())
+        write_atomic(folder / rule_file(rule), roles.to_json().encode())
+    _put(folder, {**record, "made_from": made_from}, settings.rule)
+    remarks = _remarks(collected, discovery, variations[settings.rule])
+    return _summary(folder, remarks)
+
+
+def page_file(rule: str) -> str:
+    """What the page of the map by one rule is called."""
+    return f"index-{rule}.html"
+
+
+def is_whole(folder: Path, made_from: str) -> bool:
+    """Whether a folder holds a finished discovery with maps and pages of both rules, made from just this."""
+    with suppress(OSError, DearError):
+        for rule in RULES:
+            RoleMap.load(folder / rule_file(rule))
+        record = _read(folder)
+        return record.get("made_from") == made_from and all((folder / page_file(rule)).is_file() for rule in RULES)
+    return False
+
+
+def change_rule(folder: Path, rule: Rule) -> tuple[RoleMap, str]:
+    """Let a rule decide a finished discovery: its map, and a summary. Nothing is computed, both are there."""
+    record = _read(folder)
+    settings, by_rule = {**record["settings"], "rule": rule}, record["stability_by_rule"]
+    _put(folder, {**record, "settings": settings, "stability": by_rule[rule]}, rule)
+    return RoleMap.load(folder), _summary(folder, [f"By the {rule} rule; images and concepts are as they were."])
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    told: dict[str, Any] = {"what": "the record of a discovery", "form": FORMAT, "error": RolesError}
+    return documents.read(folder / RECORD, newest=FORMAT_VERSION, **told)[0]
+
+
+def _put(folder: Path, record: Mapping[str, Any], rule: Rule) -> None:
+    """Write the record, and the page and map of the rule that decides; the map comes last."""
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomic(folder / RECORD, text.encode())
-    write_atomic(folder / PAGE, page.encode())
-    write_atomic(folder / ROLES, discovery.roles.to_json().encode())
-    remarks = _remarks(collected, discovery, variations)
-    return "\n".join([role_grid(discovery.roles), "", *remarks, "", str(folder / PAGE)])
+    write_atomic(folder / PAGE, (folder / page_file(rule)).read_bytes())
+    write_atomic(folder / ROLES, (folder / rule_file(rule)).read_bytes())
+
+
+def _summary(folder: Path, remarks: Sequence[str]) -> str:
+    """For the terminal: the grid, what was remarkable, and where the page is."""
+    maps = {rule: RoleMap.load(folder / rule_file(rule)) for rule in RULES}
+    chosen = RoleMap.load(folder / ROLES)
+    told = [*remarks, *unspecialised(chosen, maps)]
+    return "\n".join([role_grid(chosen), "", *told, "", str(folder / PAGE)])
+
+
+def unspecialised(chosen: RoleMap, maps: Mapping[Rule, RoleMap]) -> list[str]:
+    """What it means that no head has a role of its own, if that is so, and what to do."""
+    if is_specialised(chosen):
+        return []
+    told = [
+        f"No head is specialised by the {chosen.provenance.rule} rule: training with this map does the same as "
+        f"training without one (--set mask=all_mixed)."
+    ]
+    for rule, roles in maps.items():
+        special = sum(head.role is not Role.MIXED for head in roles.heads)
+        if special:
+            told.append(
+                f"By the {rule} rule {special} of {len(roles.heads)} heads are: type the same command with "
+                f"--rule {rule} --resume, which reads no image again, or give {rule_file(rule)} to --roles."
+            )
+    return told
 
 
 def _record(
@@ -51,17 +123,22 @@ def _record(
     pool: TextPool,
     discovery: Discovery,
     settings: DiscoverySettings,
-    variations: Sequence[Variation],
+    variations: Mapping[Rule, Sequence[Variation]],
 ) -> dict[str, Any]:
+    by_rule = {
+        rule: [{"what": v.what, "same_role": v.same_role, "kappa": v.kappa} for v in found]
+        for rule, found in variations.items()
+    }
     return {
-        "format": "dear-discovery",
+        "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "settings": settings.model_dump(mode="json"),
         "pool": {"name": pool.name, "phrases": len(pool.phrases), "sha256": pool.sha256},
         "images": {"read": collected.whole().count, "problems": list(collected.problems)},
         "concepts": discovery.concepts.record,
         "dbcv_by_number_of_attributes": {str(count): score for count, score in discovery.validity.items()},
-        "stability": [{"what": v.what, "same_role": v.same_role, "kappa": v.kappa} for v in variations],
+        "stability": by_rule[settings.rule],
+        "stability_by_rule": by_rule,
         "heads": [_head_record(pool, discovery, index) for index in range(len(discovery.places))],
     }
 
@@ -110,6 +187,8 @@ def _remarks(collected: Collected, discovery: Discovery, variations: Sequence[Va
     record = discovery.concepts.record
     clusters, noise, phrases = len(record["clusters"]), record["noise"], record["phrases"]
     remarks = [f"{collected.whole().count} images read, {len(collected.problems)} skipped."]
+    if collected.gone:
+        remarks.append(f"Gone since they were read: {collected.gone} images; what was read of them counts.")
     remarks.append(f"{clusters} clusters among {phrases} phrases, {noise} of them noise ({record['method']}).")
     if "fallback" in record:
         remarks.append(f"Fallback: {record['fallback']}.")

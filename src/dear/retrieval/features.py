@@ -17,7 +17,8 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import TERMS
 from dear.backbone.split import name_groups
 from dear.config import whole_number
-from dear.data.images import image_batches, image_list
+from dear.data.given import image_list
+from dear.data.images import image_batches
 from dear.errors import ConfigError, ImageError
 from dear.methods.dear.roles import check_roles, roles_for
 from dear.roles.groups import REST, Groups, group_heads

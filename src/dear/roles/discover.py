@@ -72,6 +72,9 @@ class Discovery:
     """A role map and what it rests on."""
 
     roles: RoleMap
+    """By the chosen rule."""
+    maps: dict[Rule, RoleMap]
+    """By each rule."""
     by_rule: dict[Rule, list[RoleAndConcept]]
     places: list[Place]
     spans: list[Span]
@@ -89,8 +92,12 @@ def discover(
     settings: DiscoverySettings,
     *,
     source: str = "discovered with dear",
+    validate: bool = True,
 ) -> Discovery:
-    """Describe every head by phrases, group the phrases into concepts, and give each head its role."""
+    """Describe every head by phrases, group the phrases into concepts, and give each head its role.
+
+    `validate` also measures how well the phrases fall into 2, 3, … groups, which decides nothing.
+    """
     places = places_of(clip, settings.first_layer)
     texts_TE = text_features(clip, pool.phrases)
     spans = textspan_all(collected.whole(), texts_TE, rank=head_rank(clip), most=settings.phrases)
@@ -103,18 +110,23 @@ def discover(
         concepts.names, tuple(concepts.classify(embeddings)), tuple(concepts.classify(embeddings, CORE_ATTRIBUTES))
     )
     by_rule = {rule: assign(spans, labels, settings, rule=rule) for rule in RULES}
+    maps = {
+        rule: RoleMap(
+            heads=_heads(places, spans, labels, by_rule[rule], pool),
+            provenance=_provenance(clip, pool, concepts, settings.model_copy(update={"rule": rule}), source),
+        )
+        for rule in RULES
+    }
     return Discovery(
-        roles=RoleMap(
-            heads=_heads(places, spans, labels, by_rule[settings.rule], pool),
-            provenance=_provenance(clip, pool, concepts, settings, source),
-        ),
+        roles=maps[settings.rule],
+        maps=maps,
         by_rule=by_rule,
         places=places,
         spans=spans,
         texts_TE=texts_TE,
         labels=labels,
         concepts=concepts,
-        validity=validity_by_count(embeddings[described], concepts),
+        validity=validity_by_count(embeddings[described], concepts) if validate else {},
     )
 
 

@@ -5,7 +5,7 @@ Shapes: N images, B images of a batch, M described heads, E joint embedding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from PIL import Image
 
 from dear.backbone.clip import FrozenClip
 from dear.data.images import ImageList, image_batches
+from dear.errors import ImageError
 from dear.roles.capture import contributions
 from dear.roles.textspan import Array, Span
 
@@ -63,20 +64,30 @@ def head_examples(
         progress(group.stop)
     order_NM = np.argsort(torch.cat(responses).numpy(), axis=0, kind="stable")
     shown = min(most, len(indices) // 2)  # no image is both among the most and among the least
-    thumbnails: dict[int, Example] = {}
+    thumbnails: dict[int, Example | None] = {}
 
-    def example(row: int) -> Example:
+    def example(row: int) -> Example | None:
         index = indices[row]
         if index not in thumbnails:
-            small = images.open(index)
-            small.thumbnail((2 * THUMBNAIL, THUMBNAIL))
-            thumbnails[index] = Example(images.names[index], small)
+            thumbnails[index] = _thumbnail(images, index)
         return thumbnails[index]
+
+    def examples(rows: Iterable[int]) -> tuple[Example, ...]:
+        return tuple(one for one in map(example, rows) if one is not None)
 
     return {
         place: Examples(
-            most=tuple(example(row) for row in order_NM[::-1][:shown, column]),
-            least=tuple(example(row) for row in order_NM[:shown, column]),
+            most=examples(order_NM[::-1][:shown, column].tolist()), least=examples(order_NM[:shown, column].tolist())
         )
         for column, (place, _) in enumerate(described)
     }
+
+
+def _thumbnail(images: ImageList, index: int) -> Example | None:
+    """A small copy of an image; None if it has gone since it was read."""
+    try:
+        small = images.open(index)
+    except ImageError:
+        return None
+    small.thumbnail((2 * THUMBNAIL, THUMBNAIL))
+    return Example(images.names[index], small)

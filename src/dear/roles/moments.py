@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,10 @@ class _Form(documents.Form):
     position: int = Field(ge=0)
     problems: list[str]
     sha256: str = ""
+    without_images: str = ""
+    """As the key, but whatever the images are."""
+    images: list[str] = Field(default_factory=list)
+    """A mark of each image that was to be read."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Collected:
     blocks: tuple[Moments, ...]
     position: int
     problems: tuple[str, ...]
+    gone: int = 0
+    """Images that were read and are no longer there."""
 
     def whole(self) -> Moments:
         """All blocks together."""
@@ -67,9 +74,14 @@ def collect_moments(
     save_every: float = 60.0,
     progress: Callable[[int], None] = lambda position: None,
 ) -> Collected:
-    """Read every image once. With a `checkpoint` folder the work is saved now and then, and resumed where it stands."""
-    key = _key(clip, images, first_layer, batch, blocks)
-    collected = _read(checkpoint, key) if checkpoint else None
+    """Read every image once. With a `checkpoint` folder the work is saved now and then, and resumed where it stands.
+
+    What was read in whole stays of use if images have gone since; images that are new or changed are refused.
+    """
+    identity = _identity(clip, images, first_layer, batch, blocks) if checkpoint else {}
+    collected = _read(checkpoint, identity) if checkpoint else None
+    if collected is not None and collected.gone:
+        return collected
     if collected is None:
         heads = clip.geometry.vision_heads * (clip.geometry.vision_layers - first_layer + 1)
         empty = tuple(Moments.zeros(heads, clip.geometry.embed_dim) for _ in range(blocks))
@@ -85,27 +97,30 @@ def collect_moments(
         collected = replace(collected, position=group.stop, problems=collected.problems + group.problems)
         progress(group.stop)
         if checkpoint and time.monotonic() - saved > save_every:
-            _write(checkpoint, key, collected)
+            _write(checkpoint, identity, collected)
             saved = time.monotonic()
     if checkpoint:
-        _write(checkpoint, key, collected)
+        _write(checkpoint, identity, collected)
     if collected.whole().count < 2:
         first = f" The first problem: {collected.problems[0]}" if collected.problems else ""
         raise RolesError(f"Only {collected.whole().count} of {len(images)} images could be read, 2 are needed.{first}")
     return collected
 
 
-def _key(clip: FrozenClip, images: ImageList, first_layer: int, batch: int, blocks: int) -> str:
+def _identity(clip: FrozenClip, images: ImageList, first_layer: int, batch: int, blocks: int) -> dict[str, Any]:
+    """What moments belong to."""
     facts = [clip.weights_sha256, clip.precision, images.sha256, first_layer, batch, blocks]
-    return sha256(json.dumps(facts).encode())
+    others = [clip.weights_sha256, clip.precision, images.source, first_layer, batch, blocks]
+    key, without = (sha256(json.dumps(one).encode()) for one in (facts, others))
+    return {"key": key, "without_images": without, "images": images.marks()}
 
 
-def _write(folder: Path, key: str, collected: Collected) -> None:
+def _write(folder: Path, identity: dict[str, Any], collected: Collected) -> None:
     arrays: dict[str, NDArray[Any]] = {}
     for i, block in enumerate(collected.blocks):
         arrays |= {f"{i}.sum": block.sum_ME, f"{i}.outer": block.outer_MEE, f"{i}.count": np.array(block.count)}
     state = {
-        "key": key,
+        **identity,
         "position": collected.position,
         "problems": collected.problems,
         "sha256": _hash(arrays),
@@ -121,7 +136,7 @@ def _hash(arrays: dict[str, NDArray[Any]]) -> str:
     return sha256("\n".join(parts).encode())
 
 
-def _read(folder: Path, key: str) -> Collected | None:
+def _read(folder: Path, identity: dict[str, Any]) -> Collected | None:
     path = folder / CHECKPOINT
     if not path.exists():
         return None
@@ -134,7 +149,8 @@ def _read(folder: Path, key: str) -> Collected | None:
             raise ValueError("its content does not have the hash it was written with")
     except Exception as error:
         raise CorruptArtefactError(f"{path} is damaged: add {option(overwrite=True)} to start over.") from error
-    if form.key != key:
+    gone = _gone(form, identity) if form.key != identity["key"] else 0
+    if form.key != identity["key"] and not gone:
         raise RolesError(
             f"{path} belongs to other images, another backbone or other layers: add {option(overwrite=True)} to start "
             f"over."
@@ -143,4 +159,11 @@ def _read(folder: Path, key: str) -> Collected | None:
     blocks = (
         Moments(int(arrays[f"{i}.count"]), arrays[f"{i}.sum"].copy(), arrays[f"{i}.outer"].copy()) for i in range(count)
     )
-    return Collected(tuple(blocks), form.position, tuple(form.problems))
+    return Collected(tuple(blocks), form.position, tuple(form.problems), gone)
+
+
+def _gone(form: _Form, identity: dict[str, Any]) -> int:
+    """How many images have gone since all were read, if that is all that has changed; else 0."""
+    now, before = Counter(identity["images"]), Counter(form.images)
+    same = form.without_images == identity["without_images"] and form.position == len(form.images)
+    return (before - now).total() if same and now and not now - before else 0

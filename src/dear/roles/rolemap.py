@@ -17,12 +17,14 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from dear import documents
-from dear.config import problems
+from dear.config import one_line, problems
 from dear.errors import NewerFormatError, RoleMapError, did_you_mean
-from dear.files import is_file, write_atomic
+from dear.files import is_file, is_folder, write_atomic
 
 FORMAT: Final = "dear-roles"
 FORMAT_VERSION: Final = 1
+ROLES: Final = "roles.json"
+"""What a map is called in a folder."""
 CORE_ATTRIBUTES = ("color", "shape", "texture", "object", "location")
 
 Scalar = str | int | float | bool | None
@@ -52,6 +54,11 @@ class HeadRole(_Strict):
     entropy: float | None = Field(default=None, ge=0)
     shares: dict[str, Annotated[float, Field(ge=0, le=1)]] | None = None
 
+    def __repr__(self) -> str:
+        """One line without the evidence."""
+        told = " ".join(filter(None, (self.role.value, self.concept)))
+        return f"HeadRole(layer {self.layer}, head {self.head}: {told})"
+
     @model_validator(mode="after")
     def _concept_goes_with_role(self) -> HeadRole:
         if self.role in (Role.CORE, Role.OTHER) and self.concept is None:
@@ -75,6 +82,10 @@ class Provenance(_Strict):
     rule: str | None = None
     thresholds: dict[str, float] | None = None
     derived: tuple[str, ...] = Field(default=(), strict=False)
+
+    def __repr__(self) -> str:
+        """One line with what tells maps apart."""
+        return one_line(f"Provenance({self.source!r}, model={self.model!r}, rule={self.rule!r})")
 
 
 class RoleMap(_Strict):
@@ -113,17 +124,17 @@ class RoleMap(_Strict):
 
     @classmethod
     def load(cls, source: str | Path) -> RoleMap:
-        """Read a shipped map by name ("vit-b-16") or a JSON file by path."""
+        """Read a shipped map by name ("vit-b-16"), a JSON file, or the folder that 'dear roles discover' wrote."""
         if not isinstance(source, str | Path):
             raise RoleMapError(f"A role map is a RoleMap, a path or a name, but got {type(source).__name__}.")
         shipped = _shipped()
         if str(source) in shipped:
             return cls.from_json(shipped[str(source)], where=str(source))
-        path = Path(source)
+        path = Path(source) / ROLES if is_folder(source) else Path(source)
         if not is_file(path):
             raise RoleMapError(
-                f"There is no role map {str(source)[:80]!r}: give the path of a roles.json, or one of the shipped maps "
-                f"({', '.join(shipped)}).{did_you_mean(str(source), shipped)}"
+                f"There is no role map {str(source)[:80]!r}: give a roles.json, a folder of 'dear roles discover', or "
+                f"one of the shipped maps ({', '.join(shipped)}).{did_you_mean(str(source), shipped)}"
             )
         try:
             return cls.from_json(documents.read_text(path, error=RoleMapError), where=str(path))
@@ -157,6 +168,12 @@ class RoleMap(_Strict):
             write_atomic(Path(path), self.to_json().encode())
         except OSError as error:
             raise RoleMapError(f"The role map cannot be written to {path}: {error.strerror or error}.") from error
+
+    def __repr__(self) -> str:
+        """Counts instead of every head."""
+        counts = Counter(head.role for head in self.heads)
+        told = ", ".join(f"{counts[role]} {role.value}" for role in Role if counts[role])
+        return f"RoleMap({self.provenance.model or 'any model'}: {told})"
 
     def __getitem__(self, place: tuple[int, int]) -> HeadRole:
         """The head at (layer, head)."""
@@ -230,6 +247,11 @@ def _places(places: list[tuple[int, int]]) -> str:
 def _family(model: str) -> str:
     """The architecture a name stands for, whatever its activation."""
     return model.removesuffix("-quickgelu").lower()
+
+
+def rule_file(rule: str) -> str:
+    """What the map by one rule is called in a folder of a discovery."""
+    return f"roles-{rule}.json"
 
 
 def shipped_maps() -> list[RoleMap]:

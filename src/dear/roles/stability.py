@@ -10,9 +10,9 @@ import numpy as np
 from dear.backbone.clip import FrozenClip
 from dear.progress import stage
 from dear.roles.discover import Discovery, DiscoverySettings, assign, head_rank
-from dear.roles.entropy import RoleAndConcept, kappa
+from dear.roles.entropy import RoleAndConcept, Rule, kappa
 from dear.roles.moments import Collected
-from dear.roles.textspan import Moments, textspan_all
+from dear.roles.textspan import Moments, Span, textspan_all
 
 QUANTILES = (0.1, 0.2, 0.3, 0.4)
 PHRASE_FACTORS = (0.5, 0.75, 1.5)
@@ -37,31 +37,46 @@ def stability(
     draws: int = 5,
     seed: int = 0,
 ) -> list[Variation]:
-    """Roles under thresholds of 10-40 %, other numbers of phrases, and bootstrapped images.
+    """How stable the roles by the chosen rule are."""
+    return stability_by_rule(clip, collected, discovery, settings, draws=draws, seed=seed)[settings.rule]
+
+
+def stability_by_rule(
+    clip: FrozenClip,
+    collected: Collected,
+    discovery: Discovery,
+    settings: DiscoverySettings,
+    *,
+    draws: int = 5,
+    seed: int = 0,
+) -> dict[Rule, list[Variation]]:
+    """Roles by each rule under thresholds of 10-40 %, other numbers of phrases, and bootstrapped images.
 
     The meaning of the phrases stays as it was found; what changes is which phrases a head gets, and what is made of
     them. The thresholds concern the quantile rule, whichever rule decides.
     """
-    labels, rule, texts_TE, rank = discovery.labels, settings.rule, discovery.texts_TE, head_rank(clip)
-    base = discovery.by_rule[rule]
-    variations = []
+    labels, texts_TE, rank = discovery.labels, discovery.texts_TE, head_rank(clip)
+    thresholds = []
     for quantile in QUANTILES:
         changed = settings.model_copy(update={"quantile": quantile})
         roles = assign(discovery.spans, labels, changed, rule="quantile")
         what = f"quantile rule, threshold {100 * quantile:.0f} %"
-        variations.append(_variation(what, discovery.by_rule["quantile"], roles))
+        thresholds.append(_variation(what, discovery.by_rule["quantile"], roles))
     counts = [max(1, round(factor * settings.phrases)) for factor in PHRASE_FACTORS]
     longest = textspan_all(collected.whole(), texts_TE, rank=rank, most=max(counts))
-    for most in counts:
-        changed_roles = assign(longest, labels, settings, rule=rule, most=most)
-        variations.append(_variation(f"{most} phrases per head", base, changed_roles))
+    changes: list[tuple[str, Sequence[Span], int | None]] = [(f"{n} phrases per head", longest, n) for n in counts]
     with stage("resampling images", draws) as advance:
         for number, moments in enumerate(bootstrap_moments(collected, draws, seed), start=1):
             spans = textspan_all(moments, texts_TE, rank=rank, most=settings.phrases)
-            roles = assign(spans, labels, settings, rule=rule)
-            variations.append(_variation(f"{RESAMPLED}, draw {number}", base, roles))
+            changes.append((f"{RESAMPLED}, draw {number}", spans, None))
             advance(number)
-    return variations
+    return {
+        rule: [
+            *thresholds,
+            *(_variation(w, base, assign(s, labels, settings, rule=rule, most=most)) for w, s, most in changes),
+        ]
+        for rule, base in discovery.by_rule.items()
+    }
 
 
 def bootstrap_moments(collected: Collected, draws: int, seed: int = 0) -> list[Moments]:

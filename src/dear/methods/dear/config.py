@@ -52,8 +52,9 @@ class DearConfig(Settings):
     """Random start; default: the run's seed."""
 
     roles: Any = Field(default=None, exclude=True)
-    """Role map: a name, a roles.json, or the folder of 'dear roles discover'; default: the one shipped for the weights.
-    This and the next three decide the map that is saved with the adapter."""
+    """Role map: a name, a roles.json, the folder of 'dear roles discover', or auto, which finds one if none is known
+    for the weights; default: the one shipped or found before. This and the next three decide the map that
+    is saved with the adapter."""
     mask: MaskName = Field(default="roles", exclude=True)
     """Variant of the map, for ablations."""
     threshold: float | None = Field(default=None, exclude=True)

@@ -1,4 +1,4 @@
-"""Which role map a model gets: the one given, or the shipped one for its weights, or a variant for the ablations."""
+"""Which role map a model gets: the one given, or the one known for its weights, or a variant for the ablations."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 
 from dear.backbone.clip import FrozenClip
 from dear.errors import ConfigError, DearWarning, RoleMapError, did_you_mean, option, setting
-from dear.files import is_folder
 from dear.roles.derive import by_threshold, with_attributes
-from dear.roles.rolemap import Role, RoleMap, shipped_maps
+from dear.roles.known import known_roles
+from dear.roles.rolemap import Role, RoleMap
 
+AUTO = "auto"
+"""Instead of a map: the one that is known for the weights, which whoever trains finds first if there is none."""
 ROLE_CHOICES = ("roles", "mask", "threshold", "attributes")
 MASKS = ("roles", "all_mixed", "all_generalization", "shuffled")
 
@@ -31,11 +33,11 @@ def roles_for(
     """
     if mask not in MASKS:
         raise ConfigError(f"mask is {mask!r}, but can be {', '.join(MASKS)}.{did_you_mean(str(mask), MASKS)}")
-    if roles is None and mask in ("all_mixed", "all_generalization"):
+    if roles in (None, AUTO) and mask in ("all_mixed", "all_generalization"):
         role = Role.MIXED if mask == "all_mixed" else Role.GENERALIZATION
         sizes = clip.geometry
         return RoleMap.uniform(role, first_layer=first_layer, layers=sizes.vision_layers, heads=sizes.vision_heads)
-    found = _given(roles) if roles is not None else shipped_roles(clip)
+    found = _given(roles) if roles not in (None, AUTO) else shipped_roles(clip, first_layer)
     if threshold is not None:
         found = by_threshold(found, threshold)
     if attributes is not None:
@@ -45,26 +47,18 @@ def roles_for(
 
 
 def _given(roles: RoleMap | str | Path) -> RoleMap:
-    if isinstance(roles, RoleMap):
-        return roles
-    return RoleMap.load(Path(roles) / "roles.json" if is_folder(roles) else roles)
+    return roles if isinstance(roles, RoleMap) else RoleMap.load(roles)
 
 
-def shipped_roles(clip: FrozenClip) -> RoleMap:
-    """The map that comes with the package for these very weights."""
-    for found in shipped_maps():
-        made_for = found.provenance
-        if made_for.weights_sha256 == clip.weights_sha256:
-            return found
-        same_name = (made_for.model or "").removesuffix("-quickgelu") == clip.name.removesuffix("-quickgelu")
-        if made_for.weights_sha256 is None and same_name and made_for.pretrained == clip.pretrained:
-            return found
-    weights = f" --pretrained {clip.pretrained}" if clip.pretrained else ""
-    raise RoleMapError(
-        f"There is no role map for {clip.name} with these weights: make one with 'dear roles discover --clip "
-        f"{clip.name}{weights} --images FOLDER --out ROLES' and give it by {option(roles='ROLES')}, or train without "
-        f"one: {setting(mask='all_mixed')}."
-    )
+def shipped_roles(clip: FrozenClip, first_layer: int | None = None) -> RoleMap:
+    """The map that is known for these very weights: the shipped one, else the one found before."""
+    found = known_roles(clip, first_layer)
+    if found is None:
+        raise RoleMapError(
+            f"There is no role map for {clip.name} with these weights: find one with {option(roles='auto')}, or train "
+            f"without one: {setting(mask='all_mixed')}."
+        )
+    return found
 
 
 def check_roles(roles: RoleMap, clip: FrozenClip, first_layer: int) -> None:

@@ -1,0 +1,25 @@
+# DeAR on a CPU. Written by the documentation of its parts and not built in this project's tests: if a line fails for
+# you, an issue with its output is welcome.
+#
+#   docker build -t dear .
+#   docker run --rm -v "$PWD:/work" dear predict runs/mine photos --out labels.csv
+#
+# The usual wheels of torch carry CUDA and take about 5 GB. For a small image, name the index of CPU wheels that PyTorch's
+# own installation page gives: docker build --build-arg TORCH_INDEX=… -t dear .
+FROM python:3.12-slim
+
+ARG TORCH_INDEX=""
+RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch torchvision
+
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY src ./src
+RUN pip install --no-cache-dir ".[roles,heic]"
+
+# Nobody needs to be root to read photos. Weights that are downloaded and role maps that are found are kept in /cache.
+RUN useradd --create-home dear && mkdir /cache /work && chown dear /cache /work
+USER dear
+ENV HF_HOME=/cache/huggingface DEAR_CACHE=/cache/dear
+WORKDIR /work
+ENTRYPOINT ["dear"]
+CMD ["--help"]

@@ -1,0 +1,110 @@
+"""What is made of predictions on disk: a table of labels, and copies or links in a folder per class.
+
+Nothing is moved, and nothing that is there is overwritten.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+
+from dear.errors import OverwriteError
+from dear.evaluation.tables import no_formula
+from dear.files import shown, write_result
+from dear.predict import Prediction
+
+
+class LabelTable:
+    """Predictions as a CSV file: image, label, probability, then the likeliest classes with theirs."""
+
+    def __init__(self, path: str | Path, top_k: int) -> None:
+        self.path, self.top_k = Path(path), top_k
+        if self.path.exists() or self.path.is_symlink():
+            raise OverwriteError(f"{self.path} exists already: name another file, or remove it first.")
+        self._rows: list[Prediction] = []
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"LabelTable({self.path}, {len(self._rows)} rows)"
+
+    def add(self, one: Prediction) -> None:
+        """Add a row."""
+        self._rows.append(one)
+
+    def write(self) -> None:
+        """Write the file, whole or not at all."""
+        count = max((len(one.top) for one in self._rows), default=1)
+        head = ["image", "label", "probability"]
+        head += [f"{what}_{place}" for place in range(2, count + 1) for what in ("label", "probability")]
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(head)
+        for one in self._rows:
+            pairs = [value for name, p in one.top for value in (_cell(name), f"{p:.6f}")]
+            writer.writerow([_cell(one.image), *pairs])
+        write_result(self.path, text.getvalue())
+
+    def summary(self) -> str:
+        """What was written, and where."""
+        return f"{len(self._rows):,} images in {self.path}"
+
+
+class Sorter:
+    """Puts a copy of, or a link to, each image into a folder of its class."""
+
+    def __init__(self, folder: str | Path, *, link: bool = False) -> None:
+        self.folder, self.link = Path(folder), link
+        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            raise OverwriteError(f"{self.folder} exists already and is not an empty folder: name another one.")
+        self._counts: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"Sorter({self.folder}, {self._counts.total()} images)"
+
+    def put(self, one: Prediction) -> Path:
+        """Put an image into its class's folder, by a name that is free there."""
+        source = Path(one.image)
+        place = self.folder / folder_name(one.label)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            target = _free(place, source.name)
+            if self.link:
+                target.symlink_to(source.resolve())
+            else:
+                shutil.copy2(source, target)
+        except OSError as error:
+            raise OverwriteError(f"{shown(source)} cannot be put into {place} ({error.strerror or error}).") from None
+        self._counts[one.label] += 1
+        return target
+
+    def summary(self) -> str:
+        """How many images went where."""
+        what = "links" if self.link else "copies"
+        most = ", ".join(f"{name} {count}" for name, count in self._counts.most_common(5))
+        more = f", and {len(self._counts) - 5} more classes" if len(self._counts) > 5 else ""
+        return f"{self._counts.total():,} {what} in {self.folder}: {most}{more}"
+
+
+def folder_name(label: str) -> str:
+    """A class's name as the name of a folder on any system."""
+    safe = re.sub(r"[^\w .,+()&'-]", "_", label).strip(" .")[:100].strip(" .")
+    return safe or "_"
+
+
+def _free(folder: Path, name: str) -> Path:
+    """A path in a folder where nothing is: the name itself, or with a number."""
+    path, number = folder / name, 1
+    while path.exists() or path.is_symlink():
+        number += 1
+        path = folder / f"{Path(name).stem}-{number}{Path(name).suffix}"
+    return path
+
+
+def _cell(text: str) -> str:
+    """A name as text of a table: no formula, and what is no UTF-8 is replaced."""
+    return no_formula(text.encode("utf-8", "replace").decode())
