@@ -110,21 +110,22 @@ class Explanation:
         """What speaks for each shown class rather than for the average one."""
         return values_C[..., :-1] - values_C[..., -1:]
 
-    def heat(self, group: str) -> Tensor:
-        """(classes, rows, columns): where in the picture a group's heads found what speaks for each class."""
+    def heat(self, group: str | None = None) -> Tensor:
+        """(classes, rows, columns): where in the picture a group's heads, or all, found what speaks for each class."""
         rows, columns = self.grid
         patches_NC = self._sources(group)[1 : 1 + rows * columns]
         return self.against_average(patches_NC).T.reshape(-1, rows, columns)
 
-    def elsewhere(self, group: str) -> dict[str, Tensor]:
+    def elsewhere(self, group: str | None = None) -> dict[str, Tensor]:
         """(classes,) of what they took from no patch: from [CLS], and from rows that the method inserted."""
         found_NC, patches = self._sources(group), self.grid[0] * self.grid[1]
         taken = {"[CLS]": found_NC[0], "inserted rows": found_NC[1 + patches :].sum(0)}
         return {name: self.against_average(one) for name, one in taken.items() if bool(one.any())}
 
-    def _sources(self, group: str) -> Tensor:
-        """(most N, C) of a group's heads; all zero if there are none."""
-        found = [one.sources_NC for one in self.parts if one.sources_NC is not None and self.group_of(one) == group]
+    def _sources(self, group: str | None) -> Tensor:
+        """(most N, C) of a group's heads, or of all; zero if there are none."""
+        parts = [one for one in self.parts if group is None or self.group_of(one) == group]
+        found = [one.sources_NC for one in parts if one.sources_NC is not None]
         patches = self.grid[0] * self.grid[1]
         most = max([1 + patches, *(one.shape[0] for one in found)])
         total_NC = torch.zeros(most, len(self.classes) + 1, dtype=torch.float64)

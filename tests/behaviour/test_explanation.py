@@ -212,6 +212,7 @@ def test_without_a_map_heads_have_numbers_only(clip, tmp_path):
     page = tmp_path / "why.html"
     dear.explain(clip, photo_of(tmp_path), ["cat", "dog"], out=page)
     assert "There is no role map for this CLIP" in page.read_text()
+    assert page.read_text().count("heat map of all heads") == 2
 
 
 def test_as_json(clip, roles, tmp_path):

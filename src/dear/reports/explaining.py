@@ -162,7 +162,7 @@ def view_of(found: Explanation, picture: Image.Image, roles: RoleMap | None, tit
         sum=_sum(found),
         how=found.how,
         chart=bar_chart(f"Logits {what}, by what the heads do", list(drawn), lines),
-        classes=tuple(_class_maps(found, at) for at in range(len(found.classes))) if found.groups else (),
+        classes=tuple(_class_maps(found, at) for at in range(len(found.classes))),
         heads=_heads(found, roles),
         groups=_rows(found, groups),
         readings=_rows(found, readings) if len(readings) > 2 else [],
@@ -217,13 +217,14 @@ def _heads(found: Explanation, roles: RoleMap | None) -> list[list[str]]:
 
 
 def _class_maps(found: Explanation, at: int) -> ClassMaps:
-    """A heat map for each attribute that has heads, all on one scale."""
-    named = [name for name in found.attributes if name in found.groups]
-    heats = {name: found.heat(name)[at] for name in named}
+    """A heat map for each attribute that has heads, on one scale; without any, one for all heads."""
+    groups: dict[str, str | None] = {name: name for name in found.attributes if name in found.groups}
+    groups = groups or {"all heads": None}
+    heats = {name: found.heat(group)[at] for name, group in groups.items()}
     largest = max((float(one.abs().max()) for one in heats.values()), default=0.0)
     maps = []
     for name, heat in heats.items():
-        taken = {where: float(one[at]) for where, one in found.elsewhere(name).items()}
+        taken = {where: float(one[at]) for where, one in found.elsewhere(groups[name]).items()}
         total, patches = float(heat.sum()) + sum(taken.values()), float(heat.sum())
         others = "".join(f", {where} {value:+.2f}" for where, value in taken.items() if abs(value) >= LEAST)
         caption = f"{name} {signed(total, 2)}" + (f" (patches {signed(patches, 2)}{others})" if others else "")
