@@ -42,7 +42,9 @@ class TestData:
         return kept
 
     def here(self) -> tuple[Item, ...]:
-        """What was trained on and is in this data set."""
+        """What was trained on and is in this data set; nothing if it lies elsewhere: names may mean other images."""
+        if self.trained:
+            return ()
         present = {item.id for split in (self.dataset.train, self.dataset.val) for item in split}
         return tuple(dict.fromkeys(item for item in self.drawn if item.id in present))
 
