@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from threading import Event, Lock, Thread
 from typing import Any, TextIO
 
 from dear.progress import BEAT, Stage, clock, duration
@@ -12,16 +13,21 @@ WORKING = "working"
 
 
 class Lines:
-    """Says how far a stage is, every 30 seconds; what ends sooner is passed over."""
+    """Says how far a stage is, every 30 seconds, also while nothing is counted; what ends sooner is passed over."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream, self._last = stream, clock()
         self._open: list[Stage] = []
+        self._lock, self._over = Lock(), Event()
+        self._watch: Thread | None = None
 
     def opened(self, stage: Stage) -> None:
-        """See whether a line is due."""
+        """See whether a line is due, from now on every second."""
         self._open.append(stage)
         self._beat()
+        if self._watch is None:
+            self._watch = Thread(target=self._look, daemon=True)
+            self._watch.start()
 
     def moved(self, stage: Stage) -> None:
         """See whether a line is due."""
@@ -32,12 +38,19 @@ class Lines:
         self._open.remove(stage)
 
     def close(self) -> None:
-        """Nothing is left on the screen."""
+        """Nothing more is said."""
+        self._over.set()
+
+    def _look(self) -> None:
+        while not self._over.wait(1.0):
+            self._beat()
 
     def _beat(self) -> None:
-        if clock() - self._last >= BEAT and self._open:
+        with self._lock:
+            if clock() - self._last < BEAT or not self._open:
+                return
             self._last = clock()
-            lines = [stage.line() for stage in shown_of(self._open)]
+            lines = [stage.line() for stage in shown_of(list(self._open))]
             stream = self._stream or sys.stderr
             stream.write("; ".join(lines) + "\n")
             stream.flush()

@@ -99,6 +99,15 @@ def test_without_a_terminal_there_is_a_line_every_30_seconds(now):
     assert len(lines) == 3
 
 
+def test_a_line_comes_even_if_nothing_is_counted(now, monkeypatch):
+    stream, waits = io.StringIO(), iter([False, False, True])
+    lines = Lines(stream)
+    monkeypatch.setattr(lines._over, "wait", lambda seconds: now.__setitem__(0, now[0] + 20) or next(waits))
+    with heard_by(lines), stage("clustering phrases"):
+        lines._watch.join()
+    assert stream.getvalue() == "clustering phrases: …\n"
+
+
 def test_lines_name_the_whole_and_the_part(now):
     stream = io.StringIO()
     with heard_by(Lines(stream)), stage("cells", 4, outer=True), stage("training", 500) as advance:
