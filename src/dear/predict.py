@@ -11,13 +11,14 @@ import torch
 from PIL import Image
 
 from dear.backbone.clip import FrozenClip
+from dear.bars import watched
 from dear.config import whole_number
 from dear.data.descriptions import read_descriptions
 from dear.data.images import ImageList, as_rgb, image_batches, open_image
 from dear.data.prompts import ClassList
 from dear.errors import ImageError, InputError
 from dear.methods.base import Output
-from dear.progress import counting, heard_by
+from dear.progress import counting
 
 PREDICTING = "predicting"
 _PREDICTS = "Predictions are made for paths and PIL images (tensors go to model(images))"
@@ -95,7 +96,7 @@ def predict(
         progress: True for a bar on stderr, or a function of the number of images done and the number of all.
     """
     how: dict[str, Any] = {"readout": readout, "top_k": top_k, "batch_size": batch_size, "workers": workers}
-    with heard_by(counting(progress, PREDICTING)):
+    with watched(counting(progress, PREDICTING)):
         found = list(stream(model, images, classes, template=template, descriptions=descriptions, **how))
     for one in found:
         if isinstance(one, ImageError):

@@ -11,7 +11,7 @@ import typer
 import dear
 from cells import cell
 from dear import bars, progress
-from dear.bars import Above, Bars, Lines, line_at, shown_of
+from dear.bars import Above, Bars, Lines, line_at, shown_of, watched
 from dear.cli.talk import cell_text, speaking
 from dear.entry import first_words
 from dear.errors import ConfigError, is_typed
@@ -164,13 +164,13 @@ def test_stages_are_told_to_whoever_listens_and_closed_when_work_fails(caplog):
 
 def test_a_function_hears_stage_number_and_total():
     calls = []
-    with heard_by(lambda *told: calls.append(told)), stage("testing", 2) as advance:
+    with watched(lambda *told: calls.append(told)), stage("testing", 2) as advance:
         advance(1)
-        with heard_by(False), stage("silent", 1) as silent:
+        with watched(False), stage("silent", 1) as silent:
             silent(1)
-        with heard_by(None):
+        with watched(None), stage("told", 1):
             advance(2)
-    assert calls == [("testing", 0, 2), ("testing", 1, 2), ("testing", 2, 2)]
+    assert calls == [("testing", 0, 2), ("testing", 1, 2), ("told", 0, 1), ("testing", 2, 2)]
 
 
 @pytest.mark.covers("F9")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from dear.bars import watched
 from dear.config import whole_number
 from dear.data.dataset import Dataset
 from dear.data.descriptions import with_descriptions
@@ -18,7 +19,7 @@ from dear.evaluation.tested import TestData, data_of_run
 from dear.files import as_folder
 from dear.loading import load
 from dear.model import Model
-from dear.progress import counting, heard_by
+from dear.progress import counting
 
 
 def evaluate(
@@ -66,7 +67,7 @@ def evaluate(
         items = tested.items(half)
         model = load(folder, device=local_device(device))
     dataset = with_descriptions(tested.dataset, descriptions)
-    with heard_by(counting(progress, TESTING)):
+    with watched(counting(progress, TESTING)):
         return evaluate_items(
             model.for_classes(dataset.classes(tested.class_names(half))),
             dataset,
