@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Lock, Thread
 from typing import Any, TextIO
 
-from dear.progress import BEAT, Stage, clock, duration
+from dear.progress import BEAT, Stage, checked, clock, duration, heard_by
 
 WORKING = "working"
 
 
 class Lines:
-    """Says how far a stage is, every 30 seconds; what ends sooner is passed over."""
+    """Says how far a stage is, every 30 seconds, also while nothing is counted; what ends sooner is passed over."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream, self._last = stream, clock()
         self._open: list[Stage] = []
+        self._lock, self._over = Lock(), Event()
+        self._watch: Thread | None = None
 
     def opened(self, stage: Stage) -> None:
-        """See whether a line is due."""
+        """See whether a line is due, from now on every second."""
         self._open.append(stage)
         self._beat()
+        if self._watch is None:
+            self._watch = Thread(target=self._look, daemon=True)
+            self._watch.start()
 
     def moved(self, stage: Stage) -> None:
         """See whether a line is due."""
@@ -32,12 +40,19 @@ class Lines:
         self._open.remove(stage)
 
     def close(self) -> None:
-        """Nothing is left on the screen."""
+        """Nothing more is said."""
+        self._over.set()
+
+    def _look(self) -> None:
+        while not self._over.wait(1.0):
+            self._beat()
 
     def _beat(self) -> None:
-        if clock() - self._last >= BEAT and self._open:
+        with self._lock:
+            if clock() - self._last < BEAT or not self._open:
+                return
             self._last = clock()
-            lines = [stage.line() for stage in shown_of(self._open)]
+            lines = [stage.line() for stage in shown_of(list(self._open))]
             stream = self._stream or sys.stderr
             stream.write("; ".join(lines) + "\n")
             stream.flush()
@@ -46,7 +61,9 @@ class Lines:
 class Bars:
     """Draws the stages that are open; vanishes when something is printed, and when all is done."""
 
-    def __init__(self, stream: TextIO, words: str = WORKING, width: int | None = None) -> None:
+    def __init__(
+        self, stream: TextIO, words: str = WORKING, *, width: int | None = None, redirect: bool = False
+    ) -> None:
         from rich.console import Console
         from rich.progress import Progress
 
@@ -57,8 +74,8 @@ class Bars:
             *_columns(self._console, self._drawn),
             console=self._console,
             transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
+            redirect_stdout=redirect and sys.stdout.isatty(),
+            redirect_stderr=redirect,
             refresh_per_second=5,
         )
         self._idle, self._closed = Stage(words), False
@@ -185,11 +202,28 @@ class Above:
         return getattr(self._stream, name)
 
 
-def writer() -> Lines | Bars:
-    """Bars if stderr is a terminal, lines otherwise; of several processes only the first one draws."""
-    return Bars(sys.stderr) if is_terminal(sys.stderr) else Lines()
+@contextmanager
+def watched(progress: bool | Callable[[str, int, int], None] | None) -> Iterator[None]:
+    """What `progress=` asks for: True for a bar or lines on stderr, a function, False for nobody; None: as it is."""
+    if checked(progress) is None:
+        yield
+    elif progress is True and is_first():
+        drawn = Bars(sys.stderr, redirect=True) if is_terminal(sys.stderr) else Lines()
+        try:
+            with heard_by(drawn):
+                yield
+        finally:
+            drawn.close()
+    else:
+        with heard_by(None if isinstance(progress, bool) else progress):
+            yield
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether bars can be drawn on it, by this process."""
-    return stream.isatty() and os.environ.get("TERM") != "dumb" and os.environ.get("RANK", "0") == "0"
+    """Whether bars can be drawn on it."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def is_first() -> bool:
+    """Whether this is the first of the processes that `torchrun` started: the others say nothing."""
+    return os.environ.get("RANK", "0") == "0"

@@ -20,8 +20,8 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.watch import Run, Shares, history, shares_of, take_apart, watching
 from dear.config import whole_number
 from dear.methods.base import Output, Reading
-from dear.roles.groups import groups_of
 from dear.model import Model
+from dear.roles.groups import groups_of
 from dear.roles.rolemap import RoleMap
 
 SAME = 1e-3

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 
 from dear.backbone.clip import FrozenClip
+from dear.bars import watched
 from dear.config import whole_number
 from dear.data.descriptions import read_descriptions
 from dear.data.given import image_list
@@ -18,7 +19,7 @@ from dear.data.images import image_batches
 from dear.data.prompts import ClassList
 from dear.errors import ConfigError, DearWarning, ImageError, InputError
 from dear.methods.base import Output
-from dear.progress import counting, heard_by
+from dear.progress import counting
 
 PREDICTING = "predicting"
 OnError = Literal["raise", "skip"]
@@ -110,7 +111,7 @@ def predict(
     if on_error not in get_args(OnError):
         raise ConfigError(f"on_error is {on_error!r}, but can be 'raise' or 'skip'.")
     how: dict[str, Any] = {"readout": readout, "top_k": top_k, "batch_size": batch_size, "workers": workers}
-    with heard_by(counting(progress, PREDICTING)):
+    with watched(counting(progress, PREDICTING)):
         found = list(stream(model, images, classes, template=template, descriptions=descriptions, **how))
     bad = [one for one in found if isinstance(one, ImageError)]
     if bad and on_error == "raise":

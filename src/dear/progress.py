@@ -1,7 +1,7 @@
 """What is being done and how far it is, for whoever waits: a bar, a log, or a function of one's own.
 
-Work opens a `stage` and counts in it; it knows nothing of who listens. Whoever calls decides who does, by `heard_by`;
-the log `logging.getLogger("dear")` always does.
+Work opens a `stage` and counts in it; it knows nothing of who listens. Whoever calls decides who does, by `heard_by`
+or `dear.bars.watched`; the log `logging.getLogger("dear")` always does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FACTS = ("step", "steps", "epoch", "lr", "skipped", "images_per_second", "probl
 _WEIGHT = "weight_"
 
 
-@dataclass
+@dataclass(eq=False)
 class Stage:
     """A piece of work that can be counted."""
 
@@ -107,28 +107,10 @@ _outer: ContextVar[Stage | None] = ContextVar("outer", default=None)
 
 
 @contextmanager
-def heard_by(progress: Listener | Callable[[str, int, int], None] | bool | None) -> Iterator[None]:
-    """Have the stages within heard by a listener or a function; True for a bar or lines on stderr, False for nobody.
-
-    None leaves it as it is.
-    """
-    if progress is None:
-        yield
-        return
-    from dear.bars import writer
-
-    if progress is True:
-        drawn = writer()
-        try:
-            with heard_by(drawn):
-                yield
-        finally:
-            drawn.close()
-        return
-    listener: Any = None
-    if progress is not False:
-        listener = progress if hasattr(progress, "opened") else Calls(checked(progress))
-    token = _listener.set(listener)
+def heard_by(listener: Listener | Callable[[str, int, int], None] | None) -> Iterator[None]:
+    """Have the stages within heard by a listener or a function; None for nobody."""
+    hears: Any = listener if listener is None or hasattr(listener, "opened") else Calls(listener)
+    token = _listener.set(hears)
     try:
         yield
     finally:
@@ -143,7 +125,7 @@ def checked(progress: Any) -> Any:
 
 
 def counting(progress: bool | Callable[[int, int], None] | None, name: str) -> Any:
-    """What `heard_by` takes, of what was given for one stage: a function of the number done and the number of all."""
+    """What `watched` takes, of what was given for one stage: a function of the number done and the number of all."""
     if not callable(checked(progress)):
         return progress
     function: Any = progress

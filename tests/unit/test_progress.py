@@ -11,7 +11,7 @@ import typer
 import dear
 from cells import cell
 from dear import bars, progress
-from dear.bars import Above, Bars, Lines, line_at, shown_of
+from dear.bars import Above, Bars, Lines, line_at, shown_of, watched
 from dear.cli.talk import cell_text, speaking
 from dear.entry import first_words
 from dear.errors import ConfigError, is_typed
@@ -99,6 +99,15 @@ def test_without_a_terminal_there_is_a_line_every_30_seconds(now):
     assert len(lines) == 3
 
 
+def test_a_line_comes_even_if_nothing_is_counted(now, monkeypatch):
+    stream, waits = io.StringIO(), iter([False, False, True])
+    lines = Lines(stream)
+    monkeypatch.setattr(lines._over, "wait", lambda seconds: now.__setitem__(0, now[0] + 20) or next(waits))
+    with heard_by(lines), stage("clustering phrases"):
+        lines._watch.join()
+    assert stream.getvalue() == "clustering phrases: …\n"
+
+
 def test_lines_name_the_whole_and_the_part(now):
     stream = io.StringIO()
     with heard_by(Lines(stream)), stage("cells", 4, outer=True), stage("training", 500) as advance:
@@ -155,13 +164,13 @@ def test_stages_are_told_to_whoever_listens_and_closed_when_work_fails(caplog):
 
 def test_a_function_hears_stage_number_and_total():
     calls = []
-    with heard_by(lambda *told: calls.append(told)), stage("testing", 2) as advance:
+    with watched(lambda *told: calls.append(told)), stage("testing", 2) as advance:
         advance(1)
-        with heard_by(False), stage("silent", 1) as silent:
+        with watched(False), stage("silent", 1) as silent:
             silent(1)
-        with heard_by(None):
+        with watched(None), stage("told", 1):
             advance(2)
-    assert calls == [("testing", 0, 2), ("testing", 1, 2), ("testing", 2, 2)]
+    assert calls == [("testing", 0, 2), ("testing", 1, 2), ("told", 0, 1), ("testing", 2, 2)]
 
 
 @pytest.mark.covers("F9")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from typer.core import TyperGroup
 
-from dear.bars import Above, Bars, Lines, is_terminal
+from dear.bars import Above, Bars, Lines, is_first, is_terminal
 from dear.errors import typed
 from dear.files import shown
 from dear.progress import duration, heard_by, stage, time_left
@@ -62,12 +62,12 @@ def speaking(words: str) -> Iterator[None]:
     The bars are drawn on stderr and make room for everything that is printed; `words` are shown until there is more.
     """
     out, err = sys.stdout, sys.stderr
-    drawn: Lines | Bars = Bars(err, words) if is_terminal(err) else Lines()
+    drawn: Lines | Bars = Bars(err, words) if is_terminal(err) and is_first() else Lines()
     if isinstance(drawn, Bars):
         sys.stderr = cast(TextIO, Above(err, drawn))
         sys.stdout = cast(TextIO, Above(out, drawn)) if out.isatty() else out
     try:
-        with typed(), heard_by(drawn):
+        with typed(), heard_by(drawn if is_first() else None):
             yield
     finally:
         drawn.close()

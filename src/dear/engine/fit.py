@@ -9,6 +9,7 @@ from typing import Any
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
+from dear.bars import watched
 from dear.data.dataset import Dataset
 from dear.data.descriptions import with_descriptions
 from dear.data.splits import Half
@@ -24,7 +25,7 @@ from dear.files import as_folder
 from dear.folders import check_ours
 from dear.methods.recipe import RecipeName
 from dear.model import Model
-from dear.progress import checked, heard_by
+from dear.progress import checked
 
 WORLD = "world"
 
@@ -87,7 +88,7 @@ def fit(
     kept = as_folder(cache) if cache is not None else None
     folder = _folder(out, resume=resume, overwrite=overwrite)
     how = {"resume": resume, "overwrite": overwrite, "cache": kept, "workers": workers, "on_step": on_step}
-    with heard_by(progress):
+    with watched(progress):
         loaded = _load(dataset, clip, pretrained, device)
         job = with_found_roles(job, loaded, say=logging.getLogger("dear").info)
         return run_job(job, loaded, folder, **how)[0]

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dear.bars import watched
 from dear.config import whole_number
 from dear.data.dataset import Dataset, Item
 from dear.data.descriptions import with_descriptions
@@ -23,7 +24,7 @@ from dear.evaluation.tested import TestData, data_of_run
 from dear.files import as_folder
 from dear.loading import load
 from dear.model import Model
-from dear.progress import counting, heard_by
+from dear.progress import counting
 
 
 def evaluate(
@@ -73,7 +74,7 @@ def evaluate(
         model = load(folder, device=local_device(device))
     dataset = with_descriptions(tested.dataset, descriptions)
     features: dict[int, Tensor] = {}
-    with heard_by(counting(progress, TESTING)):
+    with watched(counting(progress, TESTING)):
         found = evaluate_items(
             model.for_classes(dataset.classes(tested.class_names(half))),
             dataset,

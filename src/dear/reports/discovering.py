@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from dear import __version__
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
+from dear.bars import watched
 from dear.config import whole_number
 from dear.data.images import ImageList
 from dear.engine.ranks import local_device
 from dear.files import as_folder, sha256
 from dear.folders import check_ours, held, remove_ours
-from dear.progress import checked, heard_by
 from dear.reports.discovery import change_rule, is_whole, write_discovery
 from dear.roles.concepts import DEFAULT_SENTENCE_MODEL, ClusterSettings, load_encoder
 from dear.roles.corpus import TextPool
@@ -123,7 +123,7 @@ def discover_and_write(
     check_ours(folder, "discovery", resume=resume, overwrite=overwrite)
     text_pool = pool_from(str(pool))
     image_list = images_from(str(images), max_images, as_folder(data_root) if data_root is not None else None)
-    with heard_by(checked(progress)):
+    with watched(progress):
         backbone = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, local_device(device))
         first = first_examined_layer(backbone, settings.first_layer)
         made_from = _made_from(backbone, image_list, first, text_pool, settings, examples)
