@@ -124,7 +124,8 @@ def discover_and_write(
     folder, tell = as_folder(out), progress or (lambda stage, done, total: None)
     check_ours(folder, "discovery", resume=resume, overwrite=overwrite)
     text_pool = pool_from(str(pool))
-    image_list = images_from(str(images), max_images, as_folder(data_root) if data_root is not None else None)
+    root = as_folder(data_root) if data_root is not None else None
+    image_list = images_from(str(images), max_images, root).remembering()
     backbone = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, local_device(device))
     first = first_examined_layer(backbone, settings.first_layer)
     made_from = _made_from(backbone, image_list, first, text_pool, settings, examples)
