@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -60,6 +60,10 @@ class ImageList:
         """Identity of the list: where it comes from, its names in order, and what the images are."""
         content = [] if self.content is None else [self.content(index) for index in range(len(self))]
         return sha256(letters("\n".join([self.source, *self.names, *content])))
+
+    def remembering(self) -> ImageList:
+        """The same list, which reads the bytes of each image once, however often it is asked what the image is."""
+        return self if self.content is None else replace(self, content=cache(self.content))
 
     def marks(self) -> list[str]:
         """A short mark of each image: its name and what it is."""

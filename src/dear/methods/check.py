@@ -27,6 +27,15 @@ CALLS: dict[str, tuple[int, tuple[str, ...]]] = {
     "encode_text": (2, ()),
 }
 """With how many arguments in order, and with which by name, each function is called."""
+VALUES: dict[str, tuple[Any, str]] = {
+    "recipe": (Recipe, "a dear.Recipe"),
+    "needs": (Needs, "a dear.Needs"),
+    "about": (About | None, "an About or None"),
+    "drawn": (tuple, "a tuple of names"),
+    "untold": (tuple, "a tuple of names"),
+    "special": (tuple, "a tuple of Special"),
+}
+"""What each class attribute must be."""
 SIGNATURES = {
     "__init__": "(self, clip, config, *, seed, files, companions)",
     "classes": "(self, clip, classes)",
@@ -45,28 +54,20 @@ SIGNATURES = {
 
 def misfits(method: type) -> list[str]:
     """Everything that keeps a class from being a method, each as a short sentence without its full stop."""
-    found = [] if issubclass(method, Method) else ["it is not a subclass of dear.Method"]
-    return found + _wrong_values(method) + _wrong_functions(method)
+    if not issubclass(method, Method):
+        lacking = [name for name in ("name", "Config", *VALUES, "readouts", *CALLS) if not hasattr(method, name)]
+        return ["it is not a subclass of dear.Method", *([f"it lacks {', '.join(lacking)}"] if lacking else [])]
+    return _wrong_values(method) + _wrong_functions(method)
 
 
 def _wrong_values(method: type) -> list[str]:
     name = getattr(method, "name", None)
-    kinds: dict[str, tuple[Any, str]] = {
-        "recipe": (Recipe, "a dear.Recipe"),
-        "needs": (Needs, "a dear.Needs"),
-        "about": (About | None, "an About or None"),
-        "drawn": (tuple, "a tuple of names"),
-        "untold": (tuple, "a tuple of names"),
-        "special": (tuple, "a tuple of Special"),
-    }
     found = []
     if not isinstance(name, str) or not name.strip():
         found.append("the class attribute 'name', the name to type, is missing")
     found += _wrong_config(getattr(method, "Config", None))
-    for attribute, (kind, what) in kinds.items():
-        if not hasattr(method, attribute):
-            found.append(f"'{attribute}' is missing, which is {what}")
-        elif not isinstance(getattr(method, attribute), kind | property):
+    for attribute, (kind, what) in VALUES.items():
+        if not isinstance(getattr(method, attribute), kind | property):
             found.append(f"'{attribute}' is not {what}")
     readouts = getattr(method, "readouts", None)
     if not isinstance(readouts, Mapping) or "default" not in readouts or set(readouts) - set(PURPOSES):
@@ -88,9 +89,7 @@ def _wrong_functions(method: type) -> list[str]:
     found = []
     for name, (count, keywords) in CALLS.items():
         function = inspect.getattr_static(method, name, None)
-        if function is None:
-            found.append(f"'{name}{SIGNATURES[name]}' is missing")
-        elif not callable(function) or not _takes(function, count, keywords):
+        if not callable(function) or not _takes(function, count, keywords):
             found.append(f"'{name}' cannot be called as {name}{SIGNATURES[name]}")
     return found
 

@@ -122,7 +122,8 @@ def discover_and_write(
     folder = as_folder(out)
     check_ours(folder, "discovery", resume=resume, overwrite=overwrite)
     text_pool = pool_from(str(pool))
-    image_list = images_from(str(images), max_images, as_folder(data_root) if data_root is not None else None)
+    root = as_folder(data_root) if data_root is not None else None
+    image_list = images_from(str(images), max_images, root).remembering()
     with watched(progress):
         backbone = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, local_device(device))
         first = first_examined_layer(backbone, settings.first_layer)

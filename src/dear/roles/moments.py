@@ -109,6 +109,7 @@ def collect_moments(
 
 def _identity(clip: FrozenClip, images: ImageList, first_layer: int, batch: int, blocks: int) -> dict[str, Any]:
     """What moments belong to."""
+    images = images.remembering()
     facts = [clip.weights_sha256, clip.precision, images.sha256, first_layer, batch, blocks]
     others = [clip.weights_sha256, clip.precision, images.source, first_layer, batch, blocks]
     key, without = (sha256(json.dumps(one).encode()) for one in (facts, others))
