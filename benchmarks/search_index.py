@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from dear.retrieval.index import Manifest, Writer, read_index
-from dear.retrieval.search import score_rows, top
+from dear.retrieval.search import likeness, score_rows, top
 from dear.retrieval.segments import Stamp
 
 KINDS = ["cls", "color", "shape", "texture", "object", "location"]
@@ -60,11 +60,12 @@ def resident() -> float:
 
 
 def one_query(folder: Path) -> dict[str, float]:
-    """In a fresh process: open the index, answer one query, look up its paths."""
+    """In a fresh process: open the index, see whether kinds are alike, answer one query, look up its paths."""
     torch.mv(torch.randn(256, 256), torch.randn(256))  # what the first product of all costs is not the index's
     before, start = resident(), time.perf_counter()
     index = read_index(folder)
     opened = time.perf_counter()
+    assert likeness(index)["color"][1] < 0.1
     scores = score_rows(index, "color", torch.randn(index.manifest.embed))
     best = [index.path(row) for row, _ in top(scores.masked_fill(~index.alive, -2), 12)]
     assert len(best) == 12
