@@ -13,8 +13,9 @@ from dear.reports.run_data import distinct
 from dear.reports.sheet import write_found
 from dear.retrieval import search as searching
 from dear.retrieval.encoder import encoder_of, head_encoder
-from dear.retrieval.index import read_index
+from dear.retrieval.index import Writer, read_index
 from dear.retrieval.search import Ask, find, most_alike, proposed, restricted, score_rows, top
+from dear.retrieval.segments import Stamp
 from dear.retrieval.update import update_index
 from dear.roles.groups import groups_of
 from dear.world.render import Look, compose
@@ -190,6 +191,24 @@ def test_a_least_score_is_proposed_by_the_spread(scenes):
     assert kept.hits == tuple(hit for hit in found.hits if hit.matches)
     (none,) = find(encoder, index, index.folder / "red.png", by="location", min_score=1.5)
     assert (none.hits, none.least) == ((), 1.5)
+
+
+def test_a_sample_reads_few_segments_and_only_rows_that_count(tmp_path, scenes):
+    """Ten segments of four rows, each row's features its own number; every second row is dead."""
+    form = scenes[1].manifest.model_copy(update={"segments": [], "next_number": 1, "kinds": ["cls"], "embed": 2})
+    writer = Writer(tmp_path, form)
+    for number in range(10):
+        rows = torch.tensor([[[1.0, 4 * number + row]] for row in range(4)])
+        writer.append(rows, [Stamp(f"{number}-{row}", 1, 1) for row in range(4)], [4 * number - 1] if number else [])
+    index = read_index(tmp_path)
+    assert len(index) == 31
+    known = [round(float(row[1] / row[0])) for row in index.sample("cls", 100)]
+    assert known == [row for row in range(40) if row % 4 != 3 or row == 39]
+    for most, pieces in ((5, 2), (100, 3), (1, 1)):
+        found = [round(float(row[1] / row[0])) for row in index.sample("cls", most, pieces=pieces)]
+        assert len(found) <= most
+        assert len({row // 4 for row in found}) <= pieces
+        assert set(found) <= set(known)
 
 
 def test_ties_go_to_the_earlier_row():

@@ -14,9 +14,10 @@ from dear.evaluation.tested import TestData
 from dear.reports.charts import line_chart, round_step, spread_places, tick_labels
 from dear.reports.colors import ATTRIBUTES, ROLES, UNKNOWN, contrast, heat_fill, ink_on
 from dear.reports.glossary import GLOSSARY, anchor, terms_in
-from dear.reports.run_data import confusion, evaluate_halves, run_page, score_rows
+from dear.reports.run_data import _searches, confusion, evaluate_halves, run_page, score_rows
 from dear.reports.run_page import Confusion, RunPage, curves_chart, run_html
 from dear.reports.run_pictures import Answers, confused, corrections, corrections_note
+from helpers import build
 
 
 @pytest.fixture
@@ -54,9 +55,8 @@ def test_everything_is_on_the_page(clip, roles, small_world, half):
         "Training",
         "Confusion",
         "Roles of the adapted layers",
-        "Nearest images by each feature",
         "Settings",
-    ]
+    ]  # no search by each feature: those of tokens by the paper's mask are nearly the same
     assert re.findall(r"<h2>(.*?)</h2>", last) == ["Glossary"]
     assert first.count('class="says lead"') == len(halves)
     assert re.search(r"named correctly, .*; plain CLIP", first)
@@ -65,6 +65,17 @@ def test_everything_is_on_the_page(clip, roles, small_world, half):
     rows = score_rows(halves, model)
     assert [len(row) for row in rows] == [4 if half == "base" else 2] * 4
     assert html == run_html(run_page(model, data, told, metrics, halves))
+
+
+@pytest.mark.covers("F2")
+def test_searches_are_shown_by_features_that_differ(clip, roles, small_world):
+    gains = build("role_gains", clip, small_world.class_names, roles=roles, mask="roles")
+    tokens = build("dear", clip, small_world.class_names, roles=roles, mask="roles")
+    items = small_world.test[:12]
+    found = _searches(gains, small_world, items, 1)
+    assert len(found) == 2
+    assert {"cls", "color", "shape"} <= found[0].found.keys()
+    assert _searches(tokens, small_world, items, 1) == []
 
 
 def test_confusion_counts_unreadable_images_as_nothing():

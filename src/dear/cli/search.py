@@ -66,7 +66,7 @@ def index(
         typer.Option("--out", "--index", metavar="INDEX", help="Folder for the index; by default RUN/index."),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the index of another folder or CLIP.")
+        bool, typer.Option("--overwrite", help="Discard the index that is there and start over.")
     ] = False,
     batch_size: ask.BatchSize = 64,
     workers: ask.Workers = 2,

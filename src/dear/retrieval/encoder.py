@@ -100,7 +100,7 @@ def _from_groups(clip: FrozenClip, groups: Groups, lacking: tuple[str, ...]) -> 
         parts = [part for name, part in found.items() if name != REST]
         return torch.stack([whole_BE, *parts], dim=1).float().cpu()
 
-    made_by = {"clip": clip.name, "pretrained": clip.pretrained, "precision": clip.precision, "heads": named}
+    made_by = {"clip": _lasting(clip.name), "pretrained": clip.pretrained, "precision": clip.precision, "heads": named}
     return Encoder(
         clip=clip,
         kinds=(WHOLE, *groups),
@@ -156,6 +156,12 @@ def lacking_attributes(text: str | None) -> tuple[str, ...]:
     roles = RoleMap.from_json(text, where=ROLES)
     core = {head.concept for head in roles.heads if head.role is Role.CORE}
     return tuple(name for name in roles.attributes if name not in core)
+
+
+def _lasting(name: str) -> str:
+    """A backbone's name that means the same from any folder."""
+    kind, colon, path = name.partition(":")
+    return f"{kind}:{Path(path).resolve()}" if colon and kind == "local-dir" else name
 
 
 def _beside(run: Path, out: Path | None) -> str:

@@ -146,9 +146,17 @@ class Index:
         found = [block.clone() for _, _, (block,), _ in self.blocks(kind)]
         return torch.cat(found)[self.alive] if found else torch.empty(0, self.manifest.embed)
 
-    def sample(self, kind: str, most: int) -> Tensor:
-        """At most `most` features of one kind, evenly spread over the images that count."""
+    def sample(self, kind: str, most: int, *, pieces: int | None = None) -> Tensor:
+        """At most `most` features of one kind, evenly spread over the images that count.
+
+        With `pieces` they come from this number of segments, so that no others are read and checked.
+        """
         rows = self.alive.nonzero()[:, 0]
+        if pieces is not None and len(self.segments) > pieces:
+            ends = torch.tensor([segment.rows for segment in self.segments]).cumsum(0)
+            held = torch.bucketize(rows, ends, right=True)  # the segment of each row
+            full = held.unique()
+            rows = rows[torch.isin(held, full[torch.arange(pieces) * len(full) // pieces])]
         chosen = rows[torch.arange(min(most, len(rows))) * len(rows) // max(1, min(most, len(rows)))].numpy()
         return torch.from_numpy(self.gather(self.number(kind), chosen)).float()
 

@@ -36,6 +36,8 @@ SPANNED = 0.999
 """Share of the squared length of a kind's features that the directions hold to which a text is restricted."""
 SAMPLED = 4096
 """Images, evenly spread, that a kind's directions and its likeness to others are measured on."""
+PIECES = 3
+"""Segments that the likeness of kinds is measured on: it needs all kinds, and a search by one should not read all."""
 ALIKE = 0.8
 """Mean cosine of two centred features above which they are nearly the same."""
 
@@ -236,7 +238,7 @@ def likeness(index: Index) -> dict[str, tuple[str, float]]:
 
     The mean over the images is taken from both first: what all images have in common decides no search.
     """
-    sampled = {kind: index.sample(kind, SAMPLED // 4) for kind in index.kinds}
+    sampled = {kind: index.sample(kind, SAMPLED // 4, pieces=PIECES) for kind in index.kinds}
     return most_alike(sampled)
 
 

@@ -62,7 +62,7 @@ def index_images(
         batch_size: images per forward pass.
         workers: threads that read images.
         device: "cpu", "cuda"; by default the CPU.
-        overwrite: replace the index of another folder or model.
+        overwrite: discard the index that is there and start over.
         progress: called with the number of images done.
     """
     whole_number("batch_size", batch_size, least=1)
@@ -106,23 +106,19 @@ def update_index(
     check_ours(out, "index", resume=not overwrite, overwrite=overwrite)
     with held(out, "index"):
         check_ours(out, "index", resume=not overwrite, overwrite=overwrite)  # another one may just have ended
-        old = _reusable(out, Path(folder), maker, overwrite)
+        old = None if overwrite else _reusable(out, Path(folder), maker)
         return _Update(maker, Path(folder), listed, old, progress).run(out, batch_size, workers)
 
 
-def _reusable(out: Path, root: Path, encoder: Encoder, overwrite: bool) -> Index | None:
+def _reusable(out: Path, root: Path, encoder: Encoder) -> Index | None:
     """The index that is already there, if it is of the same model; that of another folder is refused."""
-    try:
-        old = read_index(out)
-        old.images  # noqa: B018  # whether its records are whole
-    except DataError:
-        if overwrite or not (out / INDEX).exists():
-            return None
-        raise
-    if old.folder != root.resolve() and not overwrite:
+    if not (out / INDEX).exists():
+        return None
+    old = read_index(out)
+    if old.folder != root.resolve():
         raise OverwriteError(f"{out} is the index of {old.folder}: give another folder, or replace it by --overwrite.")
     same = (old.model_sha256, old.folder, old.kinds) == (encoder.mark, root.resolve(), encoder.kinds)
-    if not same and not overwrite and len(old.manifest.made_by) and "heads" in encoder.made_by:
+    if not same and len(old.manifest.made_by) and "heads" in encoder.made_by:
         raise OverwriteError(
             f"The index in {out} was made by another CLIP, role map or choice of kinds: give another folder, or "
             f"replace it by --overwrite."
