@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -19,7 +18,7 @@ from typing import Any
 
 import torch
 from class_words import class_names
-from method_step import NO_SCALER
+from method_step import CLOCKS, NO_SCALER
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import PLAIN, shape_of
@@ -70,14 +69,16 @@ def epoch(model: Model, states: dict[str, torch.Tensor], labels: torch.Tensor) -
     return run
 
 
-def seconds(work: Callable[[], Any]) -> float:
-    """Seconds of some work."""
-    start = time.perf_counter()
+def seconds(work: Callable[[], Any], now: Callable[[], float]) -> float:
+    """Seconds of some work by a clock."""
+    start = now()
     work()
-    return time.perf_counter() - start
+    return now() - start
 
 
-def measure(name: str, clip: FrozenClip, classes: int, shots: int, epochs: int) -> dict[str, Any]:
+def measure(
+    name: str, clip: FrozenClip, classes: int, shots: int, epochs: int, now: Callable[[], float]
+) -> dict[str, Any]:
     """Seconds of `begin`, of an epoch, and of `finish`."""
     names = class_names(classes)
     method = make_method(name, clip, SETTINGS.get(name, {}), seed=1)
@@ -92,12 +93,12 @@ def measure(name: str, clip: FrozenClip, classes: int, shots: int, epochs: int) 
         right = torch.arange(classes).repeat_interleave(kept_back)
         held = Draw(quantities(model, right, 2), right, model.required_classes())
     model.frozen_parts()  # class features are cached states too
-    begun, times, steps = seconds(lambda: method.begin(clip, draw)), [], 0
+    begun, times, steps = seconds(lambda: method.begin(clip, draw), now), [], 0
     if method.recipe.epochs or method.recipe.steps_per_shot:
         run = epoch(model, states, labels)
         steps = run()
-        times = [seconds(run) for _ in range(epochs)]
-    ended = seconds(lambda: method.finish(clip, draw, held))
+        times = [seconds(run, now) for _ in range(epochs)]
+    ended = seconds(lambda: method.finish(clip, draw, held), now)
     return {"method": name, "begin": begun, "epochs": times, "steps": steps, "finish": ended, "images": len(labels)}
 
 
@@ -109,13 +110,14 @@ def main() -> None:
     parser.add_argument("--shots", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     clip = load_clip(given.clip, "random")
     rows = []
     for name in given.methods.split(","):
-        rows.append(measure(name, clip, given.classes, given.shots, given.epochs))
+        rows.append(measure(name, clip, given.classes, given.shots, given.epochs, CLOCKS[given.clock]))
         print(json.dumps(rows[-1]), flush=True)
     head = ("method", "images", "before", "steps per epoch", "epoch", "after")
     told = [
@@ -131,7 +133,10 @@ def main() -> None:
     ]
     print(table(head, told))
     if given.out:
-        facts = {**{n: getattr(given, n) for n in ("clip", "classes", "shots", "threads")}, "torch": torch.__version__}
+        facts = {
+            **{n: getattr(given, n) for n in ("clip", "classes", "shots", "threads", "clock")},
+            "torch": torch.__version__,
+        }
         given.out.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 
 
