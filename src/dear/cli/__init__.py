@@ -14,7 +14,6 @@ from dear.cli import bench, compare, data, paper, report, roles, search, train, 
 from dear.cli.options import with_training
 from dear.cli.renamed import with_new_names
 from dear.cli.talk import Group, say, speaking
-from dear.entry import first_words
 from dear.errors import ConfigError, DearError
 
 
@@ -85,11 +84,14 @@ def _root(
     """DeAR: adapt CLIP from a few photos by decomposing attention-head roles."""
 
 
-def main() -> None:
-    """Run the command line; an error of ours, or of the disk, is one line on stderr and exit code 2."""
+def main(words: str = "") -> None:
+    """Run the command line; an error of ours, or of the disk, is one line on stderr and exit code 2.
+
+    `words` are shown on a terminal until there is more to show.
+    """
     for chatter in ("Image size .* exceeds limit", "Corrupt EXIF data", "Truncated File Read"):
         warnings.filterwarnings("ignore", message=chatter)  # Pillow's; what matters of it is told by name
-    with speaking(first_words(sys.argv[1:])):
+    with speaking(words):
         _run()
 
 
