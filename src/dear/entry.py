@@ -18,7 +18,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("\ndear: stopped before anything was done.\n")
         sys.exit(130)
-    run()
+    run(words)
 
 
 def first_words(arguments: list[str]) -> str:

@@ -229,7 +229,7 @@ def test_nothing_is_written_where_data_is_missing(photos, setting, tmp_path):
         run_grid(made, setting(data_root=tmp_path))
     first, *others = str(error.value).splitlines()
     assert first == "2 data sets cannot be used:"
-    assert others[0].startswith(f"- DTD is not in {tmp_path}: Get dtd-r1.0.1")
+    assert others[0].startswith(f"- DTD is not in {tmp_path}: put it in {tmp_path / 'dtd'}. Get dtd-r1.0.1")
     assert others[1].startswith("- There is no data set 'worlds'")
     assert not setting().out.exists()
 

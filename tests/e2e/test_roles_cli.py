@@ -124,7 +124,9 @@ def test_python_discovers_what_the_command_does(place, done, tmp_path):
         progress=lambda stage, count, total: told.update({stage: (count, total)}),
     )
     assert found.heads == RoleMap.load(done / "roles.json").heads
-    assert told == {"reading images": (41, 41), "finding examples": (4, 4)}
+    assert told["reading images"] == (41, 41)
+    assert told["finding examples"] == (4, 4)
+    assert {"encoding texts", "describing heads", "clustering phrases", "counting attributes"} <= told.keys()
     with pytest.raises(OverwriteError, match="holds a discovery"):
         dear.discover_roles(clip, place / "photos", out=tmp_path / "out")
 

@@ -120,7 +120,7 @@ def test_class_names_are_no_former_spelling(dear_, tmp_path):
 @pytest.mark.covers("F4")
 def test_waiting_threads_leave_the_cores_to_others(monkeypatch):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    monkeypatch.setattr(cli, "main", lambda: None)
+    monkeypatch.setattr(cli, "main", lambda words: None)
     entry.main()
     assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")

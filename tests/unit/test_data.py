@@ -181,7 +181,7 @@ def test_names_that_do_not_exist():
         open_dataset("caltech-101")
     with pytest.raises(DataError, match="say which with data_root='FOLDER'"):
         open_dataset("dtd")
-    with pytest.raises(DataError, match=r"DTD is not in nowhere: Get dtd-r1\.0\.1"):
+    with pytest.raises(DataError, match=r"DTD is not in nowhere: put it in nowhere/dtd\. Get dtd-r1\.0\.1"):
         open_dataset("dtd", "nowhere")
 
 

@@ -11,7 +11,7 @@ import dear
 
 SOURCE = Path(dear.__file__).parent
 FLOORS = (
-    ("errors", "config", "files", "folders", "documents", "markdown"),
+    ("errors", "config", "files", "folders", "documents", "markdown", "progress", "bars"),
     ("data", "backbone"),
     ("roles", "methods", "world", "datasets"),
     ("model", "artefact", "baked", "kept", "loading", "card", "predict", "explanation"),

@@ -17,7 +17,6 @@ from dear.cli.extending import extensible
 from dear.cli.options import with_training
 from dear.cli.renamed import with_new_names
 from dear.cli.talk import Group, say, speaking
-from dear.entry import first_words
 from dear.errors import ConfigError, DearError, DearWarning
 
 
@@ -99,12 +98,15 @@ def _show_warning(shown: Callable[..., None], message: Any, category: type[Warni
         shown(message, category, *where)
 
 
-def main() -> None:
-    """Run the command line; an error of ours, or of the disk, is one line on stderr and exit code 2."""
+def main(words: str = "") -> None:
+    """Run the command line; an error of ours, or of the disk, is one line on stderr and exit code 2.
+
+    `words` are shown on a terminal until there is more to show.
+    """
     for chatter in ("Image size .* exceeds limit", "Corrupt EXIF data", "Truncated File Read"):
         warnings.filterwarnings("ignore", message=chatter)  # Pillow's; what matters of it is told by name
     warnings.showwarning = partial(_show_warning, warnings.showwarning)
-    with speaking(first_words(sys.argv[1:])):
+    with speaking(words):
         _run()
 
 
