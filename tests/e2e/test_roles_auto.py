@@ -110,7 +110,7 @@ def test_other_weights_and_damaged_maps_do_not_count(place):
 @pytest.mark.parametrize(
     ("dominance", "quantile", "sentence"),
     [
-        (0, 0, "no head is specialised by either rule, so the map does the same as --set mask=all_mixed"),
+        (0, 0, "no head is specialised by either rule, so the map does the same as mask='all_mixed'"),
         (0, 3, "no head is specialised by the dominance rule, .* by the quantile rule, .* 3 of 24 are"),
         (2, 3, "2 of 24 heads are specialised, by the dominance rule"),
     ],
