@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 METHODS ?= zero_shot,dear,coop,cocoop,prograd,atprompt,tcp,vpt,ivlp,maple,promptsrc
+TABLE := --recipe shared --cached-views 10 --jobs 2 --threads 1 --resume
 OWN_WORLD := world-textures,world-emblems,world-broad
 WORLD := world-blooms,world-things,world-places,world-emblems,world-scenes,world-broad,world-textures
 
-.PHONY: help install browser test lint types unit slow vectors docs tables a11y readme quickstart clean
+.PHONY: help install browser test lint types unit slow vectors docs tables photographs a11y readme quickstart clean
 test: lint types unit docs ## what CI runs: style, types, every test that is not slow, the documentation
 
 help: ## list the targets
@@ -51,11 +52,13 @@ a11y: install ## check every kind of page with axe-core in chromium (fetched by 
 readme: install ## make the README's picture and numbers again
 	$(BIN)/python benchmarks/readme_figures.py
 
-tables: install ## the small form of the tables, on the embedded world; resumes where it was stopped
-	$(BIN)/dear compare --clip world --data $(WORLD) --methods $(METHODS) --seeds 1,2,3 --recipe shared --cached-views 10 \
-	  --jobs 2 --threads 1 --resume --out runs/tables/world
-	$(BIN)/dear compare --clip world --data $(OWN_WORLD) --methods $(METHODS) --seeds 1 --recipe own \
-	  --cached-views 10 --jobs 2 --threads 1 --resume --out runs/tables/own
+tables: install ## the small form of the tables on the embedded world, into results/; computes only what is missing there
+	$(BIN)/dear compare --clip world --data $(WORLD) --methods $(METHODS) --seeds 1,2,3 $(TABLE) --out results/world
+	$(BIN)/dear compare --clip world --data $(OWN_WORLD) --methods $(METHODS) --seeds 1 $(TABLE) --recipe own --out results/own
+
+photographs: install ## the same on photographs: CLIP=NAME, DATA=FOLDER with caltech-101, ROLES=MAP
+	$(BIN)/dear compare --clip $(CLIP) --data-root $(DATA) --data caltech101 --roles $(ROLES) --methods $(METHODS) --seeds 1 \
+	  $(TABLE) --out results/photographs
 
 quickstart: install ## adapt the embedded CLIP to a small data set and write a report
 	$(BIN)/dear quickstart
