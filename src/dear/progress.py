@@ -18,6 +18,8 @@ from dear.errors import ConfigError
 
 logger = logging.getLogger("dear")
 clock = time.monotonic
+MOST = 3
+"""Facts in a line of a log."""
 BEAT = 30.0
 """Seconds between the lines of a log, or of a command without a terminal."""
 
@@ -53,7 +55,8 @@ class Stage:
         """In one line of a log."""
         count = f"{self.done:,} of {self.total:,}" if self.total else f"{self.done:,}" if self.done else "…"
         left = self.seconds_left()
-        return ", ".join([f"{self.name}: {count}", *([f"about {duration(left)} left"] if left else []), *self.words()])
+        wait = [f"about {duration(left)} left"] if left else []
+        return ", ".join([f"{self.name}: {count}", *wait, *self.words()[:MOST]])
 
     def words(self) -> list[str]:
         """What is known beside the count, what matters most first; the loss terms by the names they have."""

@@ -15,7 +15,7 @@ from papers import tiny_imagenet
 def test_the_plan_of_the_mini_paper(dear_, tmp_path):
     code, stdout, _ = dear_("paper", "--mini", "--out", tmp_path / "out", "--plan")
     assert code == 0
-    assert "Table 2: base-to-novel generalisation: 0 of 28 cells done" in stdout
+    assert "Table 2: base-to-novel generalisation (table-2): 0 of 28 cells done" in stdout
     assert "274 cells: 0 done, 274 to do, about" in stdout
     assert not (tmp_path / "out").exists()
 
@@ -23,7 +23,8 @@ def test_the_plan_of_the_mini_paper(dear_, tmp_path):
 def test_the_plan_of_the_full_paper(dear_, tmp_path):
     code, stdout, _ = dear_("paper", "--full", "--out", tmp_path / "out", "--data-root", tmp_path, "--plan")
     assert code == 0
-    assert "missing imagenet: Get the ILSVRC 2012 images" in stdout
+    assert f"missing imagenet: put it in {tmp_path / 'imagenet'}. Get the ILSVRC 2012 images" in stdout
+    assert "https://www.image-net.org" in stdout
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def test_the_plan_of_the_full_paper(dear_, tmp_path):
         (["--mini", "--full"], "Give either --mini"),
         (["--mini", "--pretrained", "openai"], "name the backbone with --clip"),
         (["--mini", "--seeds", "a"], "--seeds 'a' is not a comma-separated list of whole numbers from 0 on."),
-        (["--full"], "say which with --data-root FOLDER"),
+        (["--full"], "name it, --data-root FOLDER"),
         (["--mini", "--resume", "--overwrite"], "choose one of them"),
     ],
 )
