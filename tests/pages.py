@@ -17,7 +17,7 @@ from dear.reports.render import Picture
 from dear.reports.role_page import role_page
 from dear.reports.run_page import ClassBar, ConfusedPair, Confusion, RunPage, Search, run_html
 from dear.reports.sheet import write_sheet
-from dear.retrieval.index import Hit
+from dear.retrieval.search import Hit
 from dear.roles.examples import Example, Examples
 from dear.roles.rolemap import RoleMap
 from dear.world import Scene, render

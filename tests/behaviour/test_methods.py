@@ -391,13 +391,15 @@ def test_names_are_taken_once_and_typos_answered(registry):
         class Impostor(dear.Method):
             name = "dear"
 
-    with pytest.raises(ConfigError, match="Nameless needs a class attribute 'name'"):
+    with pytest.raises(ConfigError, match="Nameless cannot be registered as a method: the class attribute 'name'"):
 
         @dear.register
         class Nameless(dear.Method):
             pass
 
-    with pytest.raises(ConfigError, match=r"A method is a subclass of dear\.Method"):
+    with pytest.raises(
+        ConfigError, match=r"Linear cannot be registered as a method: it is not a subclass of dear\.Method"
+    ):
         dear.register(torch.nn.Linear)
     with pytest.raises(ConfigError, match=r"No method is called 'deer'. Did you mean 'dear'\?"):
         dear.get_method("deer")

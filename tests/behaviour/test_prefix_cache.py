@@ -119,7 +119,7 @@ def test_processes_share_the_work(toy, clip, computed, tmp_path, monkeypatch):
 
 
 def test_views_need_a_place(toy, clip, tmp_path):
-    with pytest.raises(ConfigError, match="--cache FOLDER"):
+    with pytest.raises(ConfigError, match="cache='FOLDER'"):
         run_job(toy.job(cached_views=2), clip, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -21,6 +21,7 @@ from dear.errors import ConfigError, DearWarning, ImageError
 from dear.methods.base import Batch, Draw
 from dear.user_cache import CacheEntry
 from helpers import make_photos
+from needs import needs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -183,8 +184,10 @@ def test_with_the_extra_heic_is_an_image_like_any_other(monkeypatch, tmp_path):
 
 @pytest.mark.covers("F19")
 def test_a_real_heic_photo(tmp_path):
-    heif = pytest.importorskip("pillow_heif", reason="the extra heic is not installed")
-    heif.register_heif_opener()
+    needs("pillow_heif")
+    import pillow_heif
+
+    pillow_heif.register_heif_opener()
     Image.new("RGB", (64, 48), "red").save(tmp_path / "IMG_1.HEIC", format="HEIF")
     (found,) = [reading.folder_images(tmp_path).open(0)]
     assert found.size == (64, 48)
@@ -288,8 +291,11 @@ def test_the_service_answers(place, monkeypatch):
     with pytest.raises(ImageError, match="image 0 cannot be read"):
         serve.answer(b"nothing")
     assert len((ROOT / "examples" / "serve.py").read_text().splitlines()) <= 50
-    pytest.importorskip("fastapi", reason="the service itself needs FastAPI")
-    client = pytest.importorskip("fastapi.testclient").TestClient(serve.app)
+    for package in ("fastapi", "httpx", "python_multipart"):
+        needs(package)
+    from fastapi.testclient import TestClient
+
+    client = TestClient(serve.app)
     assert client.post("/predict", files={"photo": photo}).json() == serve.answer(photo)
     assert client.post("/predict", files={"photo": b"nothing"}).status_code == 400
 

@@ -138,6 +138,8 @@ def test_threads_can_be_told_wherever_is_computed():
         ("roles", "show"),
         ("roles", "compare"),
         ("world", "preview"),
+        ("doctor",),
+        ("cache",),
         ("check",),
         ("retrieve",),
     }
@@ -251,7 +253,7 @@ def test_nothing_is_concluded_from_one_seed_or_one_point():
     assert "at every step" not in " ".join(part.says)
     whole = few_shot_part(plan["figure-4"], [made_up(one) for one in plan["figure-4"].cells])
     assert "at every step" in " ".join(whole.says)
-    assert "one seed, so no spread is known" in to_markdown([cell()])
+    assert "of one seed: no spread is known" in to_markdown([cell()])
     assert "standard deviation over seeds" in to_markdown([cell(), cell(seed=2)])
 
 

@@ -192,10 +192,14 @@ def test_the_same_message_in_two_languages():
 
 @pytest.mark.covers("F5")
 def test_a_missing_role_map_is_told_in_the_words_of_the_place():
-    clip = SimpleNamespace(weights_sha256="0", name="my", pretrained=None)
-    with pytest.raises(RoleMapError, match=r"give it by roles='ROLES', or train without one: mask='all_mixed'\.$"):
+    sizes = SimpleNamespace(vision_layers=12)
+    clip = SimpleNamespace(weights_sha256="0", name="my", pretrained=None, geometry=sizes)
+    with pytest.raises(RoleMapError, match=r"find one with roles='auto', or train without one: mask='all_mixed'\.$"):
         shipped_roles(clip)
-    with typed(), pytest.raises(RoleMapError, match=r"by --roles ROLES, or train without one: --set mask=all_mixed\.$"):
+    with (
+        typed(),
+        pytest.raises(RoleMapError, match=r"with --roles auto, or train without one: --set mask=all_mixed\.$"),
+    ):
         shipped_roles(clip)
 
 

@@ -11,10 +11,10 @@ import dear
 
 SOURCE = Path(dear.__file__).parent
 FLOORS = (
-    ("errors", "config", "files", "folders", "documents", "markdown", "progress", "bars"),
+    ("errors", "config", "files", "folders", "documents", "markdown", "progress", "bars", "user_cache"),
     ("data", "backbone"),
     ("roles", "methods", "world", "datasets"),
-    ("model", "artefact", "baked", "kept", "loading", "card", "predict", "explanation"),
+    ("model", "artefact", "baked", "kept", "loading", "card", "predict", "explanation", "extensions", "diagnosis"),
     ("engine", "retrieval"),
     ("evaluation",),
     ("reports", "paper", "exports", "app"),

@@ -15,7 +15,7 @@ from dear.data.descriptions import with_descriptions
 from dear.data.splits import Half
 from dear.datasets import is_world, opened
 from dear.engine.found_roles import with_found_roles
-from dear.engine.job import make_job
+from dear.engine.job import Job, make_job
 from dear.engine.loop import Metrics
 from dear.engine.ranks import local_device
 from dear.engine.run import run_job
@@ -85,13 +85,15 @@ def fit(
     dataset = with_descriptions(opened(data, data_root, template), descriptions)
     how: dict[str, Any] = {"method": method, "config": config, "train": train or TrainSettings(), "recipe": recipe}
     job = make_job(dataset, shots=shots, seed=seed, half=half, cached_views=cached_views, **how)
-    kept = as_folder(cache) if cache is not None else None
+    how = {"resume": resume, "overwrite": overwrite, "workers": workers, "on_step": on_step}
+    how["cache"] = as_folder(cache) if cache is not None else None
     folder = _folder(out, resume=resume, overwrite=overwrite)
-    how = {"resume": resume, "overwrite": overwrite, "cache": kept, "workers": workers, "on_step": on_step}
     with watched(progress):
-        loaded = _load(dataset, clip, pretrained, device)
-        job = with_found_roles(job, loaded, say=logging.getLogger("dear").info)
-        return run_job(job, loaded, folder, **how)[0]
+        return _run(job, _load(dataset, clip, pretrained, device), folder, how)
+
+
+def _run(job: Job, clip: FrozenClip, folder: Path | None, how: dict[str, Any]) -> Model:
+    return run_job(with_found_roles(job, clip, say=logging.getLogger("dear").info), clip, folder, **how)[0]
 
 
 def _folder(out: str | Path | None, *, resume: bool, overwrite: bool) -> Path | None:

@@ -44,8 +44,7 @@ def evaluate(
     """Score a run on test images, by every readout of its method and beside plain CLIP.
 
     Images that the run was trained on are never tested; if some are nearly the same as one of those, a sentence in
-    `warnings` says so. A loaded model does not know them: give the run's folder if
-    the data set has no test images of its own.
+    `warnings` says so. A loaded model does not know them: give the run's folder if the data set has no test images.
 
     Args:
         run: folder of a run or adapter, or a loaded model.
@@ -86,8 +85,7 @@ def evaluate(
             beside_plain=True,
             features=features,
         )
-    found = replace(found, new=tested.newness(half))
-    return _with_warnings(found, model, dataset, items, features, tested.here(), workers)
+    return _with_warnings(replace(found, new=tested.newness(half)), model, dataset, items, features, tested, workers)
 
 
 def _with_warnings(
@@ -96,10 +94,10 @@ def _with_warnings(
     dataset: Dataset,
     items: Sequence[Item],
     features: dict[int, Tensor],
-    drawn: Sequence[Item],
+    tested: TestData,
     workers: int,
 ) -> Evaluation:
     """The same, with a sentence if test photos are nearly training photos."""
-    same = near_duplicates(model, dataset, items, features, drawn, workers=workers)
+    same = near_duplicates(model, dataset, items, features, tested.here(), workers=workers)
     right = found.picks == torch.tensor([item.label for item in items])
     return replace(found, warnings=(duplicates_sentence(same, right),)) if same else found

@@ -40,8 +40,8 @@ def gains_part(experiment: Experiment, results: Sequence[CellResult]) -> Part:
     seeds = max(len(found) for found in by_data.values())
     notes = (
         f"One factor for what the heads of each role add to the image feature, fitted on 16 shots of the base classes, "
-        f"mean over {seeds} seed(s). Gains below 1 in all groups "
-        f"only make answers less sure; what counts is how they differ.",
+        f"{'one seed' if seeds == 1 else f'mean over {seeds} seeds'}. Gains below 1 in all groups only "
+        f"make answers less sure; what counts is how they differ.",
         "A group that says little about the classes keeps a gain near 1, where the pull holds it: a larger gain "
         "than others is no proof that the set is about it.",
         "A method of this project: the paper has nothing of the kind.",

@@ -47,8 +47,8 @@ def write_sheet(path: Path, title: str, query: Path | str | None, hits: Sequence
     """Write hits for an image or a text as one row; the file's ending decides its kind."""
     kind = _kind(path)
     asked = Picture(_small(query), query.name) if isinstance(query, Path) else None
-    words = f"“{query}”" if isinstance(query, str) else ""
-    _write(path, Sheet((SheetRow(_pictures(hits, kind)),), title, words, asked))
+    head, below = (f"“{query}”", title) if isinstance(query, str) else (title, "")
+    _write(path, Sheet((SheetRow(_pictures(hits, kind)),), head, below, asked))
 
 
 def write_found(path: Path, ask: Ask, found: Sequence[Found]) -> None:
