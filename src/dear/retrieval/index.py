@@ -155,7 +155,7 @@ class Index:
         if pieces is not None and len(self.segments) > pieces:
             ends = torch.tensor([segment.rows for segment in self.segments]).cumsum(0)
             held = torch.bucketize(rows, ends, right=True)  # the segment of each row
-            full = held.unique()
+            full = torch.unique(held)
             rows = rows[torch.isin(held, full[torch.arange(pieces) * len(full) // pieces])]
         chosen = rows[torch.arange(min(most, len(rows))) * len(rows) // max(1, min(most, len(rows)))].numpy()
         return torch.from_numpy(self.gather(self.number(kind), chosen)).float()
