@@ -8,6 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
+import dear
 from cells import some_cells
 from dear.paper.page import write_paper
 from dear.reports.compare_data import make_comparison
@@ -131,6 +132,12 @@ def text_sheet(folder: Path) -> Path:
     return folder / "words.html"
 
 
+def explanation(folder: Path) -> Path:
+    """Why a drawing gets its answer from the world's plain CLIP."""
+    dear.explain(dear.load_clip("world"), drawing(1), NAMES, out=folder / "explain.html")
+    return folder / "explain.html"
+
+
 PAGES: dict[str, Callable[[Path], Path]] = {
     "report": report,
     "roles": roles,
@@ -138,6 +145,7 @@ PAGES: dict[str, Callable[[Path], Path]] = {
     "paper": paper,
     "sheet": sheet,
     "text sheet": text_sheet,
+    "explanation": explanation,
 }
 
 
