@@ -165,6 +165,8 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         data = documents.read_bytes(path, error=CorruptArtefactError)
     except OSError:
+        if not folder.exists():
+            raise ForeignArtefactError(f"{folder} does not exist: give the folder of a run or adapter.") from None
         raise ForeignArtefactError(f"{folder} holds no adapter: there is no readable {MANIFEST} in it.") from None
     content = documents.parse(data, where=str(path), what="an adapter", error=CorruptArtefactError)
     content, version = documents.check(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dear import markdown
+from dear.backbone.clip import short_name
 
 MARK = "---\nlibrary_name: dear-vlm\n"
 
@@ -21,7 +22,7 @@ def card(manifest: Mapping[str, Any], facts: Mapping[str, str], trained_paramete
     weights = f", weights {_code(backbone['pretrained'])}" if backbone["pretrained"] else ""
     rows = {
         "method": _words(manifest["method"]),
-        "backbone": f"{_code(backbone['name'])}{weights} (sha256 {_code(backbone['weights_sha256'])})",
+        "backbone": f"{_code(short_name(backbone['name']))}{weights} (sha256 {_code(backbone['weights_sha256'])})",
         "trained parameters": f"{trained_parameters:,}",
         **{_words(name): _words(value) for name, value in facts.items()},
         "classes": "none set" if classes is None else _words(_shorten(classes["names"])),
@@ -31,7 +32,7 @@ def card(manifest: Mapping[str, Any], facts: Mapping[str, str], trained_paramete
     settings = "\n".join(f"| {_code(name)} | {_words(value)} |" for name, value in given.items())
     return f"""{MARK}tags: [clip, few-shot, {manifest["method"]}]
 ---
-# A {_words(manifest["method"])} adapter for {_words(backbone["name"])}
+# A {_words(manifest["method"])} adapter for {_words(short_name(backbone["name"]))}
 
 | | |
 |---|---|

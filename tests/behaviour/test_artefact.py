@@ -214,8 +214,8 @@ def test_foreign_adapter(model, saved):
 
 
 def test_empty_or_missing_folder(clip, tmp_path):
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(errors.ForeignArtefactError, match="holds no adapter"):
+    for folder, why in ((tmp_path, "holds no adapter"), (tmp_path / "nowhere", "does not exist")):
+        with pytest.raises(errors.ForeignArtefactError, match=why):
             dear.load(folder, clip=clip)
 
 

@@ -9,7 +9,9 @@ import pytest
 from PIL import Image
 
 import dear
+from dear import extensions
 from dear.errors import MissingExtraError, RoleMapError
+from dear.methods import registry
 from dear.roles import auto
 from dear.roles.corpus import TextPool, photograph_phrases
 from dear.roles.known import kept_folder, kept_map
@@ -215,3 +217,41 @@ def test_a_photo_that_goes_between_two_looks_only_has_no_thumbnail(discover, mon
     monkeypatch.setattr("dear.data.images.open_image", once)
     code, _, err = discover()
     assert code == 0, err
+
+
+@pytest.mark.covers("F2")
+def test_search_and_explain_find_the_kept_map(dear_, place, looked):
+    index = ("search", "index", "photos", *CLIP, "--kinds", "mixed")
+    code, _, err = dear_(*index, "--out", "none")
+    assert code == 2
+    assert "so its heads cannot be searched by: make one with 'dear roles discover" in err
+    code, _, err = dear_(*index, "--roles", "auto", "--out", "index")
+    assert code == 0, err
+    assert len(looked) == 1
+    code, _, err = dear_(*index, "--out", "again")  # what was found is known from now on
+    assert code == 0, err
+    words = ("explain", "photos/ant/0.png", *CLIP, "--classes", "ant,bee")
+    assert dear_(*words, "--roles", "auto")[0] == 0
+    assert len(looked) == 1
+
+
+@pytest.mark.covers("F10")
+def test_next_commands_repeat_what_was_imported(dear_, place):
+    (place / "mine.py").write_text(
+        "import dear\n\n@dear.register\nclass Mine(dear.Method):\n    name = 'mine_of_a_test'\n"
+    )
+    try:
+        code, out, err = dear_(
+            "train", "photos", *CLIP, "--method", "mine_of_a_test", "--import", "mine.py", "--out", "own", *FEW
+        )
+        assert code == 0, err
+        assert re.search(r"dear eval own --import \S*mine\.py +#", out)
+    finally:
+        registry._REGISTERED.pop("mine_of_a_test", None)
+        extensions._IMPORTED.clear()
+
+
+def test_a_folder_that_is_not_there_is_said_not_to_be(dear_, place):
+    code, _, err = dear_("predict", "nowhere", "photos")
+    assert code == 2
+    assert "nowhere does not exist" in err

@@ -18,6 +18,11 @@ from dear.backbone.text import TextTower
 from dear.backbone.vision import VisionTower
 
 
+def short_name(backbone: str) -> str:
+    """A backbone's name without the folders of the machine that it lies on."""
+    return backbone.rstrip("/").rpartition("/")[2] if backbone.startswith("local-dir:") else backbone
+
+
 @dataclass(frozen=True)
 class Geometry:
     """The sizes of a CLIP that decide what fits it."""

@@ -32,7 +32,7 @@ def tell_trained(job: Job, out: Path, steps: int) -> None:
 
 def next_commands(job: Job, out: Path) -> str:
     """The next commands as they can be typed, each with a remark that a shell takes for a comment."""
-    run, tested = _word(out), _tested(job)
+    run, tested = f"{_word(out)}{_extended()}", _tested(job)
     image = IMAGE if tested is None else _word(_file(job.dataset, tested.id) or IMAGE)
     rows = [(f"dear predict {run} {image}", "what an image shows")]
     if tested is not None:
@@ -44,6 +44,15 @@ def next_commands(job: Job, out: Path) -> str:
     elif job.dataset.train:
         return "All images were trained on, so none is left to test it with.\nnext:\n" + _remarked(rows)
     return "next:\n" + _remarked(rows)
+
+
+def _extended() -> str:
+    """The options by which methods and data sets of others were added."""
+    from dear.extensions import added
+
+    files, catalogs = added()
+    words = [("--import", file) for file in files] + [("--catalog", file) for file in catalogs]
+    return "".join(f" {name} {_word(Path(file))}" for name, file in words)
 
 
 def tell_scores(found: Evaluation, *, everything: bool = False) -> None:

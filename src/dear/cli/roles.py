@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from dear.cli import options as ask
 from dear.cli.extending import command
 from dear.cli.talk import Group, say
 from dear.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dear.roles.rolemap import RoleMap
 
 app = typer.Typer(help="What attention heads do: discover, show, compare and test their roles.", cls=Group)
 
@@ -65,11 +68,9 @@ def discover(
     from dear.roles.discover import DiscoverySettings
 
     ask.use_threads(threads)
-    clustering: dict[str, Any] = {"centroids": centroids}
-    told: dict[str, Any] = {"rule": rule, "sentence_model": sentence_model}
-    settings = DiscoverySettings(
-        **told, phrases=phrases, first_layer=first_layer, clustering=ClusterSettings(**clustering)
-    )
+    told: dict[str, Any] = {"rule": rule, "sentence_model": sentence_model, "phrases": phrases}
+    clustering = ClusterSettings(**{"centroids": centroids})
+    settings = DiscoverySettings(**told, first_layer=first_layer, clustering=clustering)
     how: dict[str, Any] = {"data_root": data_root, "device": device, "resume": resume, "overwrite": overwrite}
     found = discover_and_write(
         clip,
@@ -83,7 +84,17 @@ def discover(
         say=say,
         **how,
     )
-    typer.echo(f"{found.summary}\n\nNext: {_train_command(clip, pretrained, images, out, data_root)}")
+    typer.echo(f"{found.summary}\n")
+    typer.echo(f"Next: {_train_command(clip, pretrained, images, _best_map(out, found.roles), data_root)}")
+
+
+def _best_map(out: Path, chosen: RoleMap) -> Path:
+    """The map to train with: the chosen one, unless only the other rule finds specialised heads."""
+    from dear.roles.known import is_specialised
+    from dear.roles.rolemap import RoleMap
+
+    others = [] if is_specialised(chosen) else sorted(out.glob("roles-*.json"))
+    return next((path for path in others if is_specialised(RoleMap.load(path))), out)
 
 
 def _train_command(clip: str, pretrained: str | None, images: str, out: Path, data_root: Path | None) -> str:

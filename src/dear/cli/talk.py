@@ -84,7 +84,8 @@ def cell_text(done: int, total: int, result: CellResult) -> str:
     scores = ", ".join(f"{s.data} {s.half} {result.reading(s):.1f}" for s in result.scores[:3])
     name = f"{result.method} {result.variant}".strip()
     left = left_text(time_left()) if done < total else ""
-    text = f"[{done}/{total}{left}] {name}, {result.data}, seed {result.seed}, {result.shots} shots: {scores}"
+    shots = f"{result.shots} shot{'' if result.shots == 1 else 's'}"
+    text = f"[{done}/{total}{left}] {name}, {result.data}, seed {result.seed}, {shots}: {scores}"
     problems = [problem for one in result.scores for problem in one.problems]
     return f"{text}\n  {len(problems)} test image(s) count as wrong, the first: {problems[0]}" if problems else text
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from dear.backbone.clip import FrozenClip
+from dear.backbone.clip import FrozenClip, short_name
 from dear.data.images import as_rgb, open_image
 from dear.engine.ranks import local_device
 from dear.errors import ConfigError, InputError, RoleMapError
@@ -18,7 +18,7 @@ from dear.explanation import MLPS, START, UNKNOWN, Explanation, explain_image, p
 from dear.files import as_folder, is_folder, write_result
 from dear.loading import load
 from dear.methods.dear.method import ROLES
-from dear.methods.dear.roles import check_roles, shipped_roles
+from dear.methods.dear.roles import AUTO, check_roles, shipped_roles
 from dear.methods.zero_shot import ZeroShot
 from dear.model import Model
 from dear.reports.heat import faded, overlay, png
@@ -124,6 +124,7 @@ def _model(run: str | Path | Model | FrozenClip, device: str | None) -> Model:
 
 def roles_of(model: Model, roles: str | Path | RoleMap | None = None) -> RoleMap | None:
     """The map that was asked for, else the one saved with the method, else the one shipped for the CLIP, else none."""
+    roles = None if roles == AUTO else roles
     if roles is None and ROLES in model.method.files:
         return RoleMap.from_json(model.method.files[ROLES], where=ROLES)
     if roles is None:
@@ -143,7 +144,7 @@ def explanation_html(found: Explanation, picture: Image.Image, model: Model, rol
     """The page as text; it needs no other file and no network."""
     view = view_of(found, picture, roles)
     title = f"Why “{found.classes[0]}”?"
-    subtitle = f"{found.image}; {found.method} on {model.clip.name}, readout {found.readout}"
+    subtitle = f"{found.image}; {found.method} on {short_name(model.clip.name)}, readout {found.readout}"
     return render("explain.html", title=title, subtitle=subtitle, view=view)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dear.backbone.clip import short_name
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half
 from dear.engine.states import evaluation_states
@@ -72,7 +73,7 @@ def run_page(
     images = "1 training image" if shots == 1 else f"{shots} training images"
     return RunPage(
         title=f"{dataset.name}, adapted",
-        subtitle=f"{model.name} on {_short(model.clip.name)}, {images} per class, seed {seed}",
+        subtitle=f"{model.name} on {short_name(model.clip.name)}, {images} per class, seed {seed}",
         verdict=verdict_sentences(halves),
         corrected=corrections(answers),
         corrected_note=corrections_note(answers),
@@ -153,17 +154,12 @@ def _scores_note(halves: Sequence[HalfScores]) -> str:
     return f"Tested on {images}." + (f" {bad} could not be read and count as wrong." if bad else "")
 
 
-def _short(backbone: str) -> str:
-    """A backbone's name without the folders of the machine that it lies on."""
-    return backbone.rpartition("/")[2] if backbone.startswith("local-dir:") else backbone
-
-
 def _settings(description: Mapping[str, Any]) -> dict[str, str]:
     clip = description["backbone"]
     return {
         "data": f"{description['data']}, {len(description['classes'])} classes",
         "prompt": description["template"],
-        "backbone": f"{_short(clip['name'])} ({clip['weights_sha256'][:12]}…)",
+        "backbone": f"{short_name(clip['name'])} ({clip['weights_sha256'][:12]}…)",
         **{name.replace("_", " "): str(value) for name, value in description["train"].items()},
         **{name.replace("_", " "): str(value) for name, value in description["settings"].items()},
     }

@@ -21,10 +21,12 @@ from dear.errors import ConfigError, DataError, OverwriteError
 from dear.files import as_folder, read_regular
 from dear.folders import check_ours, held
 from dear.loading import load
+from dear.methods.dear.roles import AUTO
 from dear.model import Model
 from dear.retrieval.encoder import Encoder, head_encoder, model_encoder
 from dear.retrieval.index import INDEX, Index, Manifest, Writer, read_index
 from dear.retrieval.segments import COPIED, Stamp
+from dear.roles.auto import auto_roles
 from dear.roles.rolemap import RoleMap
 
 KEEP_EVERY = 4096
@@ -55,7 +57,7 @@ def index_images(
         out: folder of the index; by default RUN/index.
         clip: a CLIP by name or from `dear.load_clip`, whose heads give a feature per attribute, without training.
         pretrained: tag of the CLIP's weights.
-        roles: its role map; by default the one shipped for its weights.
+        roles: its role map; by default the one known for its weights; "auto" finds one from the images if none is.
         kinds: features besides the whole image: concepts of the map, or heads such as "head:11.4"; by default the core
             attributes.
         run: an adapter instead of a CLIP: its folder, or a loaded model.
@@ -82,7 +84,7 @@ def index_images(
         encoder = model_encoder(load(run, device=device), as_folder(run), to)
     else:
         loaded = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, device or "cpu")  # type: ignore[arg-type]
-        encoder = head_encoder(loaded, roles, kinds)
+        encoder = head_encoder(loaded, auto_roles(loaded, folder_images(folder)) if roles == AUTO else roles, kinds)
     how: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "overwrite": overwrite, "progress": progress}
     return update_index(encoder, as_folder(folder), to, **how)[0]
 
