@@ -69,8 +69,8 @@ def discover(
 
     ask.use_threads(threads)
     told: dict[str, Any] = {"rule": rule, "sentence_model": sentence_model, "phrases": phrases}
-    clustering = ClusterSettings(**{"centroids": centroids})
-    settings = DiscoverySettings(**told, first_layer=first_layer, clustering=clustering)
+    clustering: dict[str, Any] = {"centroids": centroids}
+    settings = DiscoverySettings(**told, first_layer=first_layer, clustering=ClusterSettings(**clustering))
     how: dict[str, Any] = {"data_root": data_root, "device": device, "resume": resume, "overwrite": overwrite}
     found = discover_and_write(
         clip,
