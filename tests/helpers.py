@@ -126,5 +126,6 @@ def make_photos(root: Path, classes: Sequence[str], images: int, seed: int = 0) 
 
 
 def heed_interrupts() -> None:
-    """For a child process: Ctrl-C works even where the parent was started with interrupts ignored."""
+    """For a child process: Ctrl-C and hanging up work even if the parent was started with them ignored, as by nohup."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
