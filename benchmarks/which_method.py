@@ -53,13 +53,14 @@ def accuracy_table(world: Records, photographs: Records, few: Records) -> str:
     head = ("method", "world: HM", "trained classes", "other classes")
     head += ("photographs: HM", "trained classes", "other classes", "4 shots", "16 shots")
     rows = []
+    star = " *" if not all(row["tied_with_best"] for row in world.values()) else ""
     names = [*world, *(name for name in {**photographs, **few} if name not in world)]
     for name in names:
         one, two, three = (found.get(name, {}) for found in (world, photographs, few))
         rows.append(
             (
                 link(one or two or three),
-                number(one.get("hm_mean"), one.get("hm_spread")) + (" *" if one.get("tied_with_best") else ""),
+                number(one.get("hm_mean"), one.get("hm_spread")) + (star if one.get("tied_with_best") else ""),
                 *(change(one, world.get(PLAIN, {}), column) for column in ("base", "novel")),
                 number(two.get("hm_mean"), two.get("hm_spread")),
                 *(change(two, photographs.get(PLAIN, {}), column) for column in ("base", "novel")),
