@@ -143,9 +143,8 @@ def test_threads_can_be_told_wherever_is_computed():
         ("check",),
         ("retrieve",),
     }
-    elsewhere = {("search", "find")}
     for path, command in LEAVES.items():
-        if path[:1] in light or path in light | elsewhere:
+        if path[:1] in light or path in light:
             continue
         assert any("--threads" in one.opts for one in command.params), path
 

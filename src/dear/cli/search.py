@@ -136,6 +136,7 @@ def find(
     clip: PlainClip = None,
     pretrained: ask.Pretrained = None,
     device: ask.Device = None,
+    threads: ask.Threads = None,
     to: OldIndex = None,
 ) -> None:
     """Print the images nearest to QUERY, nearest first: as a whole, by one attribute, or by each of them."""
@@ -145,6 +146,7 @@ def find(
     from dear.retrieval.search import asked, check, opened
     from dear.retrieval.search import find as find_in
 
+    ask.use_threads(threads)
     told: dict[str, Any] = {"by": by, "without": tuple(without or ()), "swap": _swaps(swap), "top_k": top_k}
     wanted = asked(query, text=text, min_score=_least(min_score), **told)
     stored, model = opened(folder, to)
