@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +58,8 @@ class View:
     """An explanation as a page shows it."""
 
     title: str
+    lead: str
+    """The answer and what spoke for it, in a sentence."""
     picture: bytes
     faded: Image.Image
     answers: list[list[str]]
@@ -157,6 +159,7 @@ def view_of(found: Explanation, picture: Image.Image, roles: RoleMap | None, tit
     readings = found.by_reading()
     return View(
         title=title,
+        lead=_lead(found, {name: one[0] for name, one in drawn.items()}),
         picture=png(picture.resize((224, 224), Image.Resampling.BICUBIC)),
         faded=faded(picture),
         answers=_answers(found),
@@ -175,6 +178,14 @@ def view_of(found: Explanation, picture: Image.Image, roles: RoleMap | None, tit
 def signed(value: float, digits: int = 3) -> str:
     """A number with its sign; zero has +."""
     return f"{round(value, digits) + 0.0:+.{digits}f}"
+
+
+def _lead(found: Explanation, said: Mapping[str, float]) -> str:
+    """The likeliest class, how likely it is, and the parts that spoke most for it."""
+    best = [name for name in sorted(said, key=lambda name: -said[name]) if said[name] > 0][:3]
+    told = ", ".join(f"{name} ({signed(said[name], 1)})" for name in best)
+    most = f" What spoke most for it, in logits: {told}." if told else ""
+    return f"“{found.classes[0]}”, {100 * found.probabilities[0]:.0f} % likely.{most}"
 
 
 def _is_seen(values: Tensor) -> bool:
