@@ -56,7 +56,7 @@ def test_base_to_novel(dear_, place, tmp_path):
     assert stdout.startswith("Base-to-novel, 1 shot, mean ± deviation over 2 seeds\ndata    method ")
     assert max(map(len, stdout.splitlines())) <= 80
     assert "| photos | dear, mask=all_mixed,beta=0.5 " in (out / "table.md").read_text()
-    assert "[6/6] dear mask=all_mixed,beta=0.8, photos, seed 2, 1 shots: photos base" in stderr
+    assert "[6/6] dear mask=all_mixed,beta=0.8, photos, seed 2, 1 shot: photos base" in stderr
     found = rows(out)
     assert [(row["method"], row["variant"], row["seed"]) for row in found][::2] == [
         ("dear", "mask=all_mixed,beta=0.5", "1"),
