@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -18,6 +20,20 @@ from dear.errors import ImageError
 from helpers import SPECIAL_CONFIGS
 
 CLASSES = ("red thing", "green thing", "blue thing")
+
+
+class KilledError(BaseException):
+    """Stands for the power going off."""
+
+
+def at_step(number: int) -> Callable[[dict[str, Any]], None]:
+    """For `on_step`: the power goes off at that step."""
+
+    def stop(metrics: dict[str, Any]) -> None:
+        if metrics["step"] == number:
+            raise KilledError
+
+    return stop
 
 
 class Toy:

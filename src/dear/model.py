@@ -346,7 +346,6 @@ class Model(nn.Module):
 
     def __repr__(self) -> str:
         """One line instead of CLIP's hundreds."""
-        trained = sum(p.numel() for p in self.method.parameters())
-        total = trained + sum(p.numel() for p in self.clip.parameters())
+        own, frozen = (sum(p.numel() for p in part.parameters()) for part in (self.method, self.clip))
         classes = f", {len(self.classes.names)} classes" if self.classes else ""
-        return f"Model({self.name} on {self.clip.name}{classes}, {trained:,} of {total:,} parameters trainable)"
+        return f"Model({self.name} on {self.clip.name}{classes}, {own:,} parameters beside CLIP's {frozen:,})"

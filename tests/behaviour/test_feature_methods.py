@@ -21,7 +21,7 @@ from dear.loading import make_method
 from dear.methods.recipe import Recipe
 from dear.methods.sentences import text_weights
 from helpers import make_photos, plain_images
-from toys import CLASSES, Toy, adapter_hash
+from toys import CLASSES, KilledError, Toy, adapter_hash
 
 CACHES = ("tip_adapter", "tip_adapter_f", "ape", "ape_t")
 CONFIG = {
@@ -30,10 +30,6 @@ CONFIG = {
     "ape": {"passes": 2, "search_steps": (5, 4, 3)},
     "ape_t": {"passes": 2, "search_steps": (5, 4)},
 }
-
-
-class KilledError(BaseException):
-    """Stands for the power going off."""
 
 
 def trained(name, clip, toy=None, shots=4, **others):

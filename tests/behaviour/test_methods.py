@@ -24,7 +24,7 @@ from dear.errors import ConfigError, InputError
 from dear.methods.base import PURPOSES
 from helpers import CANCELLING, TINY_CONFIGS, WITHOUT_GRADIENT, build, move_parameters, plain_images
 from plain_towers import plain_clip
-from toys import Toy
+from toys import KilledError, Toy, at_step
 
 METHODS = dear.list_methods()
 NAMES = ["cat", "a rather long name of a class", "dog", "hot air balloon", "x"]
@@ -220,10 +220,6 @@ def test_savings_change_no_number(model, images, least, monkeypatch):
         assert apart(grads[term], by_name) < 10 * CLOSE
 
 
-class KilledError(BaseException):
-    """Stands for the power going off."""
-
-
 def test_trained_killed_and_resumed_to_the_same_bytes(chosen, tmp_path, monkeypatch):
     model, clip = chosen, chosen.clip
     monkeypatch.setattr(runs, "train", lambda *args, **kwargs: train(*args, **kwargs, checkpoint_every=1))
@@ -231,17 +227,12 @@ def test_trained_killed_and_resumed_to_the_same_bytes(chosen, tmp_path, monkeypa
     if toy.job(method=model.name).split(model.method)[1]:
         toy = Toy(per_class=3)  # one image of each class is held out
     job = toy.job(method=model.name, epochs=1, batch_size=3)
-
-    def kill(metrics):
-        if metrics["step"] == 2:
-            raise KilledError
-
     whole, progress = run_job(job, clip, tmp_path / "whole", workers=0)
     steps = 2 if model.trainable() and (job.resolved.epochs or job.resolved.steps_per_shot) else 0
     assert progress.step == steps
     if steps:
         with pytest.raises(KilledError):
-            run_job(job, clip, tmp_path / "killed", workers=0, on_step=kill)
+            run_job(job, clip, tmp_path / "killed", workers=0, on_step=at_step(2))
     resumed, _ = run_job(job, clip, tmp_path / "killed", resume=True, workers=0)
     kept, again = (contents(tmp_path / name) for name in ("whole", "killed"))
     states = []

@@ -17,11 +17,7 @@ from dear.engine.run import CHECKPOINT, METRICS, RUN, SHOTS, read_run, run_job
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DearError, MissingExtraError, OverwriteError, TrainingError
 from needs import needs
-from toys import Toy, adapter_hash, log_lines
-
-
-class Killed(BaseException):
-    """Stands for the power going off."""
+from toys import KilledError, Toy, adapter_hash, at_step, log_lines
 
 
 @pytest.fixture
@@ -42,14 +38,6 @@ def whole(toy, clip, tmp_path):
     return folder
 
 
-def at_step(number):
-    def stop(metrics):
-        if metrics["step"] == number:
-            raise Killed
-
-    return stop
-
-
 def check_same(folder, whole):
     assert adapter_hash(folder) == adapter_hash(whole)
     assert [json.loads(line)["step"] for line in log_lines(folder)] == [1, 2, 3, 4, 5, 6]
@@ -68,7 +56,7 @@ def test_what_a_run_leaves(whole):
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 6])
 def test_stopped_after_any_step_and_resumed_is_the_same(toy, clip, whole, tmp_path, step):
     folder = tmp_path / "run"
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         run_job(toy.job(), clip, folder, on_step=at_step(step))
     run_job(toy.job(), clip, folder, resume=True)
     check_same(folder, whole)
@@ -77,7 +65,7 @@ def test_stopped_after_any_step_and_resumed_is_the_same(toy, clip, whole, tmp_pa
 def test_stopped_at_every_step_in_turn(toy, clip, whole, tmp_path):
     folder = tmp_path / "run"
     for step in (1, 2, 3, 3, 4, 5, 6):
-        with pytest.raises(Killed):
+        with pytest.raises(KilledError):
             run_job(toy.job(), clip, folder, resume=True, on_step=at_step(step))
     run_job(toy.job(), clip, folder, resume=True)
     check_same(folder, whole)
@@ -93,16 +81,16 @@ def test_stopped_at_any_write_and_resumed_is_the_same(toy, clip, whole, tmp_path
             def stopping(self, target, left=left, after=after):
                 left[0] -= 1
                 if left[0] == 0 and not after:
-                    raise Killed
+                    raise KilledError
                 replace(self, target)
                 if left[0] == 0:
-                    raise Killed
+                    raise KilledError
 
             monkeypatch.setattr(Path, "replace", stopping)
             monkeypatch.setattr(Path, "unlink", lambda *args, **kwargs: None)  # the temporary file stays behind
             try:
                 run_job(toy.job(), clip, folder, workers=0)
-            except Killed:
+            except KilledError:
                 monkeypatch.undo()
                 monkeypatch.setattr(runs, "train", lambda *a, **k: train(*a, **k, checkpoint_every=2))
                 run_job(toy.job(), clip, folder, resume=True, workers=0)
@@ -116,7 +104,7 @@ def test_stopped_at_any_write_and_resumed_is_the_same(toy, clip, whole, tmp_path
 @pytest.mark.parametrize("torn", [b'{"step": 6, "st', b"\xff\x00", b'{"step": 9}\n'])
 def test_torn_lines_of_the_log_go(toy, clip, whole, tmp_path, torn):
     folder = tmp_path / "run"
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         run_job(toy.job(), clip, folder, on_step=at_step(5))
     with (folder / METRICS).open("ab") as file:
         file.write(torn)
@@ -175,7 +163,7 @@ def test_resuming_with_other_settings_names_them(toy, clip, whole, tmp_path, cha
 def test_the_old_run_stays_whole_until_its_successor_is(toy, clip, whole, tmp_path):
     (whole / "notes.txt").write_text("mine")
     before = adapter_hash(whole)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         run_job(toy.job(seed=2), clip, whole, overwrite=True, on_step=at_step(1))
     assert adapter_hash(whole) == before
     dear.load(whole, clip=clip)
@@ -194,13 +182,13 @@ def test_killed_while_replacing_a_run_never_mixes_two(toy, clip, whole, tmp_path
     def stopping(self, target):
         if self.parent.name == ".next" and not self.name.endswith(".tmp"):
             if len(moved) == moves:
-                raise Killed
+                raise KilledError
             moved.append(self.name)
         return replace(self, target)
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", stopping)
-        with pytest.raises(Killed):
+        with pytest.raises(KilledError):
             run_job(toy.job(seed=2), clip, whole, overwrite=True)
     assert MANIFEST not in moved
     run_job(toy.job(seed=2), clip, whole, resume=True)

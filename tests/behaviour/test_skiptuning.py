@@ -11,7 +11,7 @@ from dear.engine import checkpoint
 from dear.engine.run import CHECKPOINT, run_job
 from dear.methods.base import Batch
 from helpers import build, plain_images
-from toys import Toy, adapter_hash
+from toys import KilledError, Toy, adapter_hash, at_step
 
 NAMES = [f"thing {number}" for number in range(12)]
 LABELS = torch.tensor([3, 3, 3, 3])
@@ -80,23 +80,14 @@ def test_copies_are_trained_in_fp32_on_a_clip_in_half(tiny_folders, precision):
     assert all(tensor.grad.isfinite().all() for tensor in model.trainable().values())
 
 
-class KilledError(BaseException):
-    """Stands for the power going off."""
-
-
 @pytest.mark.parametrize("seconds", [0.0, 1e9])
 def test_a_large_state_is_written_by_time_and_resumed_to_the_same_bytes(clip, tmp_path, monkeypatch, seconds):
     monkeypatch.setattr(checkpoint, "LARGE", 0)
     monkeypatch.setattr(checkpoint, "SECONDS", seconds)
     job = replace(Toy(per_class=4).job(method="skiptuning", epochs=2, batch_size=2), shots=4)
-
-    def kill(metrics):
-        if metrics["step"] == 8:
-            raise KilledError
-
     run_job(job, clip, tmp_path / "whole", workers=0)
     with pytest.raises(KilledError):
-        run_job(job, clip, tmp_path / "killed", workers=0, on_step=kill)
+        run_job(job, clip, tmp_path / "killed", workers=0, on_step=at_step(8))
     assert (tmp_path / "killed" / CHECKPOINT).is_file() == (seconds == 0)
     run_job(job, clip, tmp_path / "killed", workers=0, resume=True)
     assert adapter_hash(tmp_path / "whole") == adapter_hash(tmp_path / "killed")

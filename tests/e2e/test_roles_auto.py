@@ -79,7 +79,9 @@ def test_auto_finds_a_map_once_from_the_training_images_alone(dear_, place, look
     assert [one.path for one in list_cache()] == [kept_folder(clip)]
 
     for roles in ((), ("--roles", "auto")):  # known by now: used without asking, and nothing is looked at
-        assert dear_("train", "photos", *CLIP, *roles, "--out", f"two{len(roles)}", *FEW)[0] == 0
+        code, _, err = dear_("train", "photos", *CLIP, *roles, "--out", f"two{len(roles)}", *FEW)
+        assert code == 0, err
+        assert "role map: found by dear (roles=auto) on 9 training images." in err
         assert RoleMap.load(place / f"two{len(roles)}") == kept
     assert dear.DeAR(clip).method.roles == kept
     assert len(looked) == 1

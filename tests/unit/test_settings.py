@@ -79,5 +79,5 @@ def test_images_or_states(model):
 
 
 def test_one_line_description(model):
-    assert repr(model).endswith(", 3 classes, 1,558 of 1,843,191 parameters trainable)")
+    assert repr(model).endswith(", 3 classes, 1,558 parameters beside CLIP's 1,841,633)")
     assert "\n" not in repr(model.clip)

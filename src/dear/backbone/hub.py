@@ -12,7 +12,7 @@ from dear.progress import logger
 
 WHOLE = ("open_clip_config.json", "open_clip_model.safetensors")
 """What a folder needs to be used as local-dir:FOLDER."""
-PATIENCE = 5.0
+PATIENCE = 3.0
 """Seconds to wait for the hub's first answer."""
 
 
