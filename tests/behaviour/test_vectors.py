@@ -9,10 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from dear.loading import restore
+from helpers import build, plain_images
 from vectors.__main__ import OWN, check
 from vectors.compare import compare, read_pair
 from vectors.readers import READERS, SPOILT, reader_of
+from vectors.tiny_clip import tiny_clip
 
 PATHS = sorted(OWN.glob("*.safetensors"))
 
@@ -57,3 +61,18 @@ def test_unknown_methods_and_wrong_numbers_fail(tmp_path):
 
 def test_every_reader_has_a_file():
     assert {read_pair(path)[0]["name"] for path in PATHS} >= set(READERS)
+
+
+@torch.no_grad()
+def test_words_of_twelve_layers_are_in_the_order_of_layers():
+    """A dictionary of parameters sorts its names as text, 10 before 2: MaPLe must not."""
+    clip = tiny_clip()
+    maple = build("maple", clip, ["cat", "dog"], depth=12)
+    plain = build("ivlp", clip, ["cat", "dog"])
+    rows = {"vision_prompts": maple.method.image_rows(), "text_prompts": [maple.method.ctx]}
+    rows["text_prompts"] += [maple.method.deep_text[str(layer)] for layer in range(1, 12)]
+    for layer in range(1, 12):
+        own = maple.method.deep_proj[str(layer)](maple.method.deep_text[str(layer)])
+        assert torch.equal(rows["vision_prompts"][layer], own)
+    restore(plain.method, {f"{name}.{at}": row for name, each in rows.items() for at, row in enumerate(each)})
+    assert torch.allclose(maple(plain_images(clip, 2)).logits, plain(plain_images(clip, 2)).logits, atol=1e-4)
