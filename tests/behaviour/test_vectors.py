@@ -76,3 +76,40 @@ def test_words_of_twelve_layers_are_in_the_order_of_layers():
         assert torch.equal(rows["vision_prompts"][layer], own)
     restore(plain.method, {f"{name}.{at}": row for name, each in rows.items() for at, row in enumerate(each)})
     assert torch.allclose(maple(plain_images(clip, 2)).logits, plain(plain_images(clip, 2)).logits, atol=1e-4)
+
+
+def case_of(stem, settings=None, numbers=None, **facts):
+    """The case of a file in which some settings, numbers and facts are others."""
+    told, tensors = read_pair(OWN / f"{stem}.safetensors")
+    told = {**told, **facts, "settings": told["settings"] | (settings or {})}
+    tensors |= numbers or {}
+    return reader_of(told)(told, tensors), tensors
+
+
+def test_optimisers_are_those_that_a_file_names():
+    assert (read := case_of("coop")[0].recipe).decay == 5e-4
+    assert (read.optimiser, read.momentum, read.lr) == ("sgd", 0.9, 2e-3)
+    read = case_of("coop", {"optimiser": "sgd momentum 0.8 weight_decay 1e-2", "lr": 0.1})[0].recipe
+    assert (read.optimiser, read.momentum, read.decay, read.lr) == ("sgd", 0.8, 1e-2, 0.1)
+    read = case_of("tcp", {"optimiser": "adam eps 1e-8 weight_decay 0"})[0].recipe
+    assert (read.optimiser, read.eps, read.decay) == ("adam", 1e-8, 0)
+    second = {"optimizer": "SGD, momentum 0.5, weight decay 1e-3", "lr": 0.1, "loss": 1.0}
+    read = case_of("mmrl", second_step=second)[0].recipe
+    assert (read.optimiser, read.momentum, read.decay, read.lr) == ("sgd", 0.5, 1e-3, 0.1)
+
+
+@pytest.mark.parametrize("bears", [True, False])
+def test_terms_of_a_loss_bear_their_weight_or_do_not(bears):
+    numbers = {"ce": 1.0, "ref": 1.0 if bears else 2.0, "total": 2.0}
+    numbers = {f"loss/{name}": torch.tensor(value) for name, value in numbers.items()}
+    assert case_of("provp", {"lam": 0.5}, numbers)[1]["loss/ref"] == 1.0
+
+
+def test_terms_of_weight_zero_are_not_compared():
+    assert "loss/ref" not in case_of("provp", {"lam": 0.0})[1]
+    assert "loss/kg" not in case_of("tcp", {"kg_weight": 0.0})[1]
+
+
+def test_no_image_rows_and_words_with_underscores():
+    assert case_of("ivlp", {"n_ctx_vision": 0, "prompt_depth_vision": 0})[0].config["image_context"] == 1
+    assert case_of("coop", {"ctx_init": "a_photo_of_a"})[0].config["words"] == "a photo of a"
