@@ -6,6 +6,7 @@ The files are in `tests/vectors/data`; `make vectors FOLDER=DIR` runs the same c
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,18 @@ def test_optimisers_are_those_that_a_file_names():
     second = {"optimizer": "SGD, momentum 0.5, weight decay 1e-3", "lr": 0.1, "loss": 1.0}
     read = case_of("mmrl", second_step=second)[0].recipe
     assert (read.optimiser, read.momentum, read.decay, read.lr) == ("sgd", 0.5, 1e-3, 0.1)
+
+
+@pytest.mark.parametrize("wrong", [{"betas": (0.9, 0.99)}, {"eps": 9e-4}, {"decay": 0.0}, {"optimiser": "adamw"}])
+def test_tcp_steps_by_a_nearly_right_optimiser_are_noticed(wrong):
+    """The allowance for roundings must not hide one."""
+
+    def reader(facts, tensors):
+        case = reader_of(facts)(facts, tensors)
+        return replace(case, recipe=case.recipe.model_copy(update=wrong))
+
+    differences, _ = compare(OWN / "tcp.safetensors", reader)
+    assert any(d.kind == "step2" and not d.fits for d in differences)
 
 
 @pytest.mark.parametrize("bears", [True, False])

@@ -147,6 +147,17 @@ def atprompt(facts, tensors) -> Case:
     return Case("atprompt", config, classes_of(facts, dataset=known), optimiser(facts), found=found)
 
 
+def roundings(tensors, recipe):
+    """By "step2/NAME", entry by entry: two steps of Adam move by g / (|g| + eps), which multiplies a rounding of g,
+    2e-6 as measured, by lr / eps where g is far below eps.
+    """
+    allowed = {}
+    for name in (name.removeprefix("step2/") for name in tensors if name.startswith("step2/")):
+        size = (tensors[f"grad/{name}"] + recipe.decay * tensors[f"param/{name}"]).abs()
+        allowed[f"step2/{name}"] = 1e-6 + 2 * recipe.lr * recipe.eps / (size + recipe.eps) ** 2 * 2e-6
+    return allowed
+
+
 def tcp(facts, tensors) -> Case:
     told = facts["settings"]
     config = {
@@ -178,7 +189,7 @@ def tcp(facts, tensors) -> Case:
         terms = {"loss/kg": "loss1/kg", "second/kg": "loss2/kg"}
         return {theirs: steps[ours] / weight for theirs, ours in terms.items()} if weight else {}
 
-    return Case("tcp", config, listed, recipe, found=found, later=later)
+    return Case("tcp", config, listed, recipe, found=found, later=later, tolerance=roundings(tensors, recipe))
 
 
 READERS = {"atprompt": atprompt, "cocoop": cocoop, "coop": coop, "prograd": prograd, "tcp": tcp}
