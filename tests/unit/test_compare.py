@@ -15,7 +15,7 @@ from dear.evaluation.statistics import holm, signed_rank
 from dear.evaluation.summary import Row
 from dear.reports.compare_data import make_comparison
 from dear.reports.compare_page import FILES, write_comparison
-from dear.reports.compare_words import verdict
+from dear.reports.compare_words import GOALS, verdict
 from dear.reports.comparing import compare, named_methods
 from dear.reports.plots import Point, scatter_chart, unbeaten
 
@@ -38,27 +38,57 @@ def test_methods_are_ordered_and_pairs_are_tested():
         assert (back.test.better, back.corrected) == (pair.test.worse, pair.corrected)
 
 
+def said_of(*cells, **how):
+    return "\n".join(verdict(make_comparison(some_cells(*cells, **how), {})))
+
+
 def test_the_words_follow_the_numbers():
-    said = verdict(make_comparison(some_cells({**GAINS, "dear": 9.0}), {}))
+    said = said_of({**GAINS, "dear": 9.0})
     assert "For trained and new classes together, take dear" in said
-    assert "3 of 3 methods are better than plain CLIP" in said
+    assert "3 of 3 methods are shown to be better than plain CLIP" in said
     assert "15 results (5 data sets × 3 seeds)" in said
-    said = verdict(make_comparison(some_cells({**GAINS, "coop": 9.0}), {}))
+    assert "with the small CLIP of the embedded world" in said
+    said = said_of({**GAINS, "coop": 9.0})
     assert "For trained and new classes together, take coop" in said
-    said = verdict(make_comparison(some_cells({**GAINS, "maple": 5.1}), {}))
+    said = said_of({**GAINS, "maple": 5.1})
     assert "has the highest HM" in said
-    assert "but these results cannot tell it from" in said
-    said = verdict(make_comparison(some_cells({"zero_shot": 0.0, "coop": -5.0, "maple": -4.0}), {}))
+    assert "shown to be better than 2 of the 3 others, but not than " in said
+    assert "Not shown to differ is not the same as equally good." in said
+    said = said_of({"zero_shot": 0.0, "coop": -5.0, "maple": -4.0})
     assert "take zero_shot" in said
-    assert "0 of 2 methods are better than plain CLIP" in said
-    assert "2 worse (maple and coop)" in said
+    assert "No method is shown to be better than plain CLIP" in said
+    assert "; maple and coop are shown to be worse." in said
+
+
+def test_each_question_has_a_line_of_its_own(tmp_path):
+    found = make_comparison(some_cells({**GAINS, "maple": 5.1}), {})
+    write_comparison(tmp_path, found)
+    lines = verdict(found)
+    assert [line.partition(",")[0] for line in lines[:3]] == [GOALS[column][0] for column in ("hm", "base", "novel")]
+    assert (tmp_path / "compare.html").read_text().count("<li>For ") == 3
+    assert f"- {lines[0][:40]}" in (tmp_path / "compare.md").read_text()
+
+
+def test_the_highest_mean_is_not_always_the_surest_choice():
+    """Far ahead on some data sets and behind on others is a high mean, and nothing that a test of ranks trusts."""
+    cells = some_cells({"zero_shot": 0.0, "coop": 1.0, "maple": 5.0})
+    gains = (40.0, 30.0, -10.0, -10.0, -10.0)
+    wild = [cell for data, gain in zip(SETS, gains, strict=True) for cell in some_cells({"vpt": gain}, sets=(data,))]
+    lines = verdict(make_comparison([*cells, *wild], {}))
+    alone = next(line for line in lines if line.startswith("For the trained classes alone"))
+    assert "vpt has the highest base accuracy" in alone
+    assert "It is not shown to be better than any other method; maple (" in alone
+    assert "is the surer choice, shown to be better than 2." in alone
+    assert any(
+        line == "The best method differs by data set: of 5 data sets, maple on 3 and vpt on 2." for line in lines
+    )
 
 
 def test_too_few_results_recommend_nothing():
-    said = verdict(make_comparison(some_cells(sets=SETS[:1]), {}))
+    said = said_of(sets=SETS[:1])
     assert said.startswith("These results are too few to recommend a method")
     assert "take" not in said
-    assert "nothing to compare" in verdict(make_comparison(some_cells({"dear": 1.0}), {}))
+    assert "nothing to compare" in said_of({"dear": 1.0})
 
 
 def test_what_was_trained_otherwise_is_marked():
@@ -81,7 +111,7 @@ def test_a_method_that_is_not_done_is_not_compared():
     assert found.rows[-1] == Row("vpt", "")
     assert Row("vpt", "") not in found.complete
     assert "done on 2 data set(s) with 3 seed(s) only" in found.footnotes(Row("vpt", ""))[0]
-    assert "vpt" not in verdict(found)
+    assert "vpt" not in "".join(verdict(found))
 
 
 def test_files_are_the_same_bytes_and_read_in_one_line(tmp_path):
@@ -133,7 +163,7 @@ def test_few_shot_columns_are_shots(tmp_path):
     ]
     found = make_comparison(cells, {})
     assert (found.columns, found.main) == (("4", "16"), "16")
-    assert "With 16 photos per class, take dear" in verdict(found)
+    assert "With 16 photos per class, take dear" in verdict(found)[0]
     assert found.records[0]["accuracy_16_mean"] == 70.0
     write_comparison(tmp_path, found)
 

@@ -89,7 +89,7 @@ def _carry_out(training: ask.Training, out: Path, data: list[str] | None, clip: 
     found = compare(data, clip, out=out, on_cell=tell, on_step=lambda metrics: write_config(), **how)
     for row, why in sorted(found.refused.items()):
         say(f"{' '.join(filter(None, row))} could not be run: {why}")
-    typer.echo(verdict(found))
+    typer.echo("\n".join(verdict(found)))
     say(f"page: {out / PAGE}")
 
 

@@ -24,9 +24,10 @@ PAGE, TEXT, ROWS, JSON, PAIRS = "compare.html", "compare.md", "compare.csv", "co
 FILES = (PAGE, TEXT, ROWS, JSON, PAIRS)
 HEADS = {"base": "base", "novel": "novel", "hm": "HM"}
 PROTOCOLS = {"base-to-novel": "base-to-novel", "few-shot": "few-shot learning"}
+ROLE_MAP = "a role map"
 COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("parameters", "trained parameters", lambda value: f"{value:,.0f}"),
-    ("seconds", "seconds per cell", lambda value: f"{value:,.1f}"),
+    ("seconds", "seconds per training with tests", lambda value: f"{value:,.1f}"),
     ("peak_memory_mb", "peak memory, MB", lambda value: f"{value:,.0f}"),
     ("artefact_bytes", "saved adapter, bytes", lambda value: f"{value:,.0f}"),
 )
@@ -47,7 +48,8 @@ def page(found: Comparison) -> str:
 def text(found: Comparison) -> str:
     """The same without pictures, as Markdown."""
     plain = markdown.plain
-    blocks = [f"# {plain(_title(found))}", plain(_subtitle(found)), f"**{plain(verdict(found))}**"]
+    said = "\n".join(f"- {plain(sentence)}" for sentence in verdict(found))
+    blocks = [f"# {plain(_title(found))}", plain(_subtitle(found)), said]
     for part in (*parts(found)[:1], Part("pairs", "Differences", (_pair_table(found),)), *parts(found)[2:]):
         if not (part.tables or part.notes):
             continue
@@ -90,29 +92,38 @@ def _subtitle(found: Comparison) -> str:
 def _results(found: Comparison) -> Part:
     notes: dict[str, str] = {}
     rows: list[tuple[Value, ...]] = []
+    ordered = (found.main, *found.columns[:-1])  # what a narrow screen shows first is what methods are ordered by
     for place, row in enumerate(found.rows, start=1):
         marks = [notes.setdefault(text, _letter(len(notes))) for text in found.footnotes(row)]
         name = label(row) + "".join(f" [{mark}]" for mark in marks)
-        numbers = [found.mean(row, column) for column in found.columns]
+        numbers = [found.mean(row, column) for column in ordered]
         costs = [_cost_text(found, row, field, show) for field, _, show in COSTS]
         rows.append((str(place), name, *numbers, *costs))
-    heads = [_head(found, column) for column in found.columns]
+    heads = [_head(found, column) for column in ordered]
     table = Table(("", "method", *heads, *(what for _, what, _ in COSTS)), tuple(rows), words=2)
     said = [
         f"Top-1 accuracy in per cent: the mean over {many(len(found.summary.averaged), 'data set')}, "
         + (
             "of one seed, so that no spread is known."
             if len(found.seeds) == 1
-            else f"then the mean ± sample standard deviation of that over {len(found.seeds)} seeds."
+            else f"then the mean ± sample standard deviation of that over {len(found.seeds)} seeds. It says how much a "
+            "seed matters, not how sure a difference is."
         )
     ]
     if "hm" in found.columns:
-        said.append("HM is the harmonic mean of a seed's mean base and mean novel accuracy, as in the paper.")
+        said.append(
+            "HM is the harmonic mean of a seed's mean base and mean novel accuracy, as is usual for this protocol."
+        )
+    if found.section.recipe == "shared":
+        said.append("One recipe for all compares the methods, not what each can reach with a recipe of its own.")
     said += [f"All methods were trained with {text}." for text in found.unlike_all]
     said += [f"[{mark}] {text}." for text, mark in notes.items()]
+    if any(ROLE_MAP in text for text in notes):
+        said.append("A role map says which attention heads see what; --roles auto finds one from the training photos.")
     said.append(
-        "Costs are medians over cells. Seconds are of training and tests on the machine that ran them, less what the "
-        "cache had already; peak memory is of the whole process (on a GPU: of tensors)."
+        "Costs are medians over trainings with their tests, on the machine that ran them. What frozen layers make of "
+        "an image is computed once, so only the first method that needs it takes the seconds for it; peak memory is of "
+        "the whole process (on a GPU: of tensors)."
     )
     return Part("results", "Results", (table,), notes=tuple(said))
 
@@ -143,7 +154,8 @@ def _differences(found: Comparison) -> Part:
     ]
     notes = (
         f"Blue, filled dots in the first picture: cannot be told from {label(best)}, which has the highest {what}. "
-        f"Grey, hollow dots: behind by more than chance explains.",
+        f"Grey, hollow dots: behind by more than chance explains. The test is corrected for the number of pairs, the "
+        f"intervals are not, so one of a blue dot may lie beside zero.",
         "In the other pictures each number is the mean difference, row minus column, in points; columns bear the rows' "
         "numbers. Bold on blue: the row is better, bold on red: it is worse, grey: cannot be told apart.",
         f"Tested by Wilcoxon's signed-rank test (exact, two-sided) on the {found.results_per_pair} results, one per "

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
+from dear.evaluation.defaults import WORLD
 from dear.evaluation.pairwise import LEVEL
 from dear.evaluation.statistics import smallest_p
 from dear.evaluation.summary import Row
 from dear.reports.compare_data import Comparison, label
 
 MOST_NAMES = 5
-MOST_OF_THE_GAIN = 0.9
+MOST_OF_THE_GAIN, HALF = 0.9, 0.5
 GOALS = {
     "hm": ("For trained and new classes together", "HM (harmonic mean of base and novel accuracy)"),
     "base": ("For the trained classes alone", "base accuracy"),
@@ -18,15 +20,16 @@ GOALS = {
 }
 
 
-def verdict(found: Comparison) -> str:
-    """One paragraph: which method to take for what, and how sure that is."""
+def verdict(found: Comparison) -> list[str]:
+    """Which method to take for what, and how sure that is: a sentence or two for each question."""
     if len(found.complete) < 2:
-        return "There is nothing to compare: fewer than two methods were run on all data sets with all seeds."
+        return ["There is nothing to compare: fewer than two methods were run on all data sets with all seeds."]
     ordered = [found.main, *(column for column in found.columns if column != found.main)]
     if min(1.0, len(found.pairs[found.main]) * smallest_p(found.results_per_pair)) >= LEVEL:
-        return _too_few(found, ordered)
+        return [*filter(None, [_too_few(found, ordered), _backbone(found)])]
     sentences = [_goal(found, column) for column in ordered]
-    return " ".join(filter(None, [*sentences, _against_plain(found), _cheap(found), _sureness(found)]))
+    others = [_against_plain(found), _cheap(found), _by_data(found), _sureness(found), _backbone(found)]
+    return [*filter(None, [*sentences, *others])]
 
 
 def _too_few(found: Comparison, columns: Sequence[str]) -> str:
@@ -67,27 +70,54 @@ def _goal(found: Comparison, column: str) -> str:
             f"{purpose}, take {label(best)}: its {what} of {score} is the highest, {lead:.1f} points above "
             f"{label(second)}, and its lead over every other method is larger than chance explains."
         )
-    names = names_of([f"{label(row)} ({_mean(found, row, column):.1f})" for row in tied])
-    choice = f"; {_choice(found, [best, *tied])}" if column == found.main else ""
-    return (
-        f"{purpose}, {label(best)} has the highest {what} ({score}), but these results cannot tell it from "
-        f"{names}{choice}."
+    wins = {row: _beaten(found, column, row) for row in (best, *tied)}
+    surest = max(wins, key=lambda row: (wins[row], _mean(found, row, column)))
+    shown = f"shown to be better than {wins[best]} of the {len(found.complete) - 1} others"
+    if wins[best]:
+        shown += f", but not than {_rest(found, column, tied)}"
+    else:
+        shown = "not shown to be better than any other method"
+    sure = (
+        f"; {label(surest)} ({_mean(found, surest, column):.1f}) is the surer choice, shown to be better than "
+        f"{wins[surest]}"
+        if wins[surest] > wins[best]
+        else ""
     )
+    choice = _choice(found, [best, *tied]) if column == found.main else ""
+    caution = " Not shown to differ is not the same as equally good." if column == found.main else ""
+    return f"{purpose}, {label(best)} has the highest {what}: {score}. It is {shown}{sure}.{choice}{caution}"
+
+
+def _beaten(found: Comparison, column: str, row: Row) -> int:
+    """How many methods a row is better than, by more than chance explains."""
+    pairs = [found.pair(column, row, other) for other in found.complete if other != row]
+    return sum(pair.differs and pair.test.difference > 0 for pair in pairs)
+
+
+def _rest(found: Comparison, column: str, tied: Sequence[Row]) -> str:
+    """The rows that the best one is not shown to be better than, with their numbers."""
+    learned = [row for row in found.complete if row not in (found.plain, found.best(column))]
+    if len(tied) > MOST_NAMES and set(tied) == set(learned):
+        return "any other method that was trained"
+    return names_of([f"{label(row)} ({_mean(found, row, column):.1f})" for row in tied])
 
 
 def _choice(found: Comparison, rows: Sequence[Row]) -> str:
-    """How to choose among rows that are equally good: by what they cost."""
-    told = []
-    rows = [row for row in rows if row != found.plain]
+    """How to choose among rows that may be equally good: by what they cost. One with little gain is none of them."""
+    column, plain = found.main, found.plain
+    base = _mean(found, plain, column) if plain else 0.0
+    enough = base + HALF * (_mean(found, rows[0], column) - base) if plain else 0.0
+    rows = [row for row in rows if row != plain and _mean(found, row, column) >= enough]
+    told: dict[Row, list[str]] = {}
     for field, what in (("parameters", "trains the fewest parameters"), ("seconds", "takes the least time")):
         costs = {row: value for row in rows if (value := getattr(found.effort[row], field)) is not None}
         if len(costs) > 1 and len(set(costs.values())) > 1:
-            told.append((min(costs, key=lambda row: (costs[row], row)), what))
+            told.setdefault(min(costs, key=lambda row: (costs[row], row)), []).append(what)
     if not told:
-        return "choose among them by what you know best"
-    if len({row for row, _ in told}) == 1:
-        return f"of these, {label(told[0][0])} {' and '.join(what for _, what in told)}"
-    return "of these, " + " and ".join(f"{label(row)} {what}" for row, what in told)
+        return ""
+    names = [f"{label(row)} ({_mean(found, row, column):.1f}) {' and '.join(what)}" for row, what in told.items()]
+    which = "Of these" if plain is None else "Of those among them with at least half of its gain over plain CLIP"
+    return f" {which}, {' and '.join(names)}."
 
 
 def _against_plain(found: Comparison) -> str:
@@ -101,21 +131,15 @@ def _against_plain(found: Comparison) -> str:
     better = [row for row in others if pairs[row].differs and pairs[row].test.difference > 0]
     worse = [row for row in others if pairs[row].differs and pairs[row].test.difference < 0]
     where = "on classes that were not trained on" if column == "novel" else f"in {goal(found, column)[1]}"
+    plainly = f"plain CLIP ({_mean(found, plain, column):.1f} %) {where}"
     if not better and not worse:
-        return f"No method can be told from plain CLIP ({_mean(found, plain, column):.1f} %) {where}."
-    told = [f"{count(len(better), len(others))} better than plain CLIP ({_mean(found, plain, column):.1f} %) {where}"]
-    told[0] += f" ({names_of([label(row) for row in better])})" if better else ""
-    told.append(f"{len(worse)} worse" + (f" ({names_of([label(row) for row in worse])})" if worse else ""))
-    return (
-        f"{' and '.join(told)}; the others cannot be told from it."
-        if len(better) + len(worse) < len(others)
-        else (f"{' and '.join(told)}.")
-    )
-
-
-def count(some: int, all_of_them: int) -> str:
-    """A count of methods as the beginning of a sentence."""
-    return f"{some} of {all_of_them} methods {'is' if some == 1 else 'are'}"
+        return f"No method can be told from {plainly}."
+    above = f"{len(better)} of {len(others)} methods" if better else "No method"
+    told = f"{above} {'are' if len(better) > 1 else 'is'} shown to be better than {plainly}"
+    told += f" ({names_of([label(row) for row in better])})" if better else ""
+    if worse:
+        told += f"; {names_of([label(row) for row in worse])} {'are' if len(worse) > 1 else 'is'} shown to be worse"
+    return told + ("; the others cannot be told from it." if len(better) + len(worse) < len(others) else ".")
 
 
 def _cheap(found: Comparison) -> str:
@@ -140,14 +164,40 @@ def _cheap(found: Comparison) -> str:
     )
 
 
+def _by_data(found: Comparison) -> str:
+    """On how many data sets each method is the best: one that is best on average is not so everywhere."""
+    sets = found.summary.averaged
+    firsts: Counter[Row] = Counter()
+    for name in sets:
+        stats = {row: stat.mean for row in found.complete if (stat := found.summary.stat(row, name, found.main))}
+        if stats:
+            firsts[max(stats, key=lambda row: stats[row])] += 1
+    if len(firsts) < 2:
+        return ""
+    told = [f"{label(row)} on {times}" for row, times in firsts.most_common()]
+    return f"The best method differs by data set: of {many(len(sets), 'data set')}, {names_of(told)}."
+
+
 def _sureness(found: Comparison) -> str:
     """How much the numbers can show at all."""
     pairs = len(found.pairs[found.main])
     differ = sum(pair.differs for pair in found.pairs[found.main])
+    alike = " Seeds of one data set are alike, so it is rather the number of data sets that counts."
     return (
         f"How sure: {_compared(found)} by Wilcoxon's signed-rank test, corrected for {many(pairs, 'pair')}; "
         f"{differ} of them differ{'s' if differ == 1 else ''} in "
-        f"{goal(found, found.main)[1].partition(' (')[0]} by more than chance explains (p < {LEVEL:g})."
+        f"{goal(found, found.main)[1].partition(' (')[0]} by more than chance explains (p < {LEVEL:g}), which is what "
+        f'"shown" means here.{alike if len(found.seeds) > 1 else ""}'
+    )
+
+
+def _backbone(found: Comparison) -> str:
+    """A warning where the backbone is nobody's own."""
+    if found.section.backbone.name != WORLD:
+        return ""
+    return (
+        "All of it was measured on drawings, with the small CLIP of the embedded world that comes with this package: "
+        "on photographs and with your CLIP the order may be another."
     )
 
 

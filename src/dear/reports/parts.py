@@ -121,9 +121,11 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def report_page(title: str, subtitle: str, intro: Sequence[str], parts: Sequence[Part], *, lead: str = "") -> str:
+def report_page(
+    title: str, subtitle: str, intro: Sequence[str], parts: Sequence[Part], *, lead: Sequence[str] = ()
+) -> str:
     """All parts as one page with a list of contents, the figures of a part after its first table.
 
-    `lead` is a paragraph on top that says what comes out.
+    `lead` are sentences on top that say what comes out.
     """
     return render("paper.html", title=title, subtitle=subtitle, lead=lead, intro=intro, sections=parts)

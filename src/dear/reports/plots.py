@@ -145,9 +145,9 @@ def _log_axis(
     values: Sequence[float], left: float, right: float
 ) -> tuple[list[tuple[float, str]], Callable[[float], float]]:
     """Places to be named, and the function from a value to its place; 0 has a place of its own at the left."""
-    some = [math.log10(value) for value in values if value > 0]
-    low, high = (math.floor(min(some)), math.ceil(max(some))) if some else (0, 1)
-    high = max(high, low + 1)
+    some = [value for value in values if value > 0] or [1.0, 10.0]
+    named = _log_ticks(min(some), max(some))
+    low, high = math.log10(named[0]), math.log10(named[-1])
     room = 40 if any(value <= 0 for value in values) else 0
 
     def x(value: float) -> float:
@@ -155,9 +155,20 @@ def _log_axis(
             return left
         return left + room + (right - left - room) * (math.log10(value) - low) / (high - low)
 
-    step = max(1, math.ceil((high - low) / 6))
-    places = [(10.0**power, _short(10.0**power)) for power in range(low, high + 1, step)]
-    return ([(0.0, "0")] if room else []) + places, x
+    return ([(0.0, "0")] if room else []) + [(value, _short(value)) for value in named], x
+
+
+def _log_ticks(least: float, most: float) -> list[float]:
+    """Round values from at most the least to at least the most: powers of ten, or finer ones within two of them."""
+    low, high = math.floor(math.log10(least)), math.ceil(math.log10(most))
+    if high - low > 2:
+        step = math.ceil((high - low) / 6)
+        return [10.0**power for power in range(low, high + step, step)]
+    digits = (1, 1.5, 2, 3, 5, 7) if most < 5 * least else (1, 2, 5)
+    fine = [digit * 10.0**power for power in range(low, high + 1) for digit in digits]
+    first = max(place for place, value in enumerate(fine) if value <= least)
+    last = next(place for place, value in enumerate(fine) if value >= most and place > first)
+    return fine[first : last + 1]
 
 
 def _short(value: float) -> str:
