@@ -5,6 +5,7 @@ engine's own step runs on it: forward, loss, gradients, update. What a file hold
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -112,6 +113,19 @@ def classes_of(facts, *, template="a photo of a {}.", dataset=None, names=None, 
     """The file's classes, or others of it."""
     listed = class_list(words(facts["classes"] if names is None else names), template, dataset=dataset)
     return replace(listed, descriptions=descriptions)
+
+
+def told_numbers(facts) -> dict[str, Any]:
+    """Momentum, eps, decay and betas, where `optimiser` of the settings tells them in words, such as
+    "adamw betas 0.9/0.999 eps 1e-4 weight_decay 0.01".
+    """
+    text, number = str(facts["settings"].get("optimiser", "")), r"(\d[\d.]*(?:e[+-]?\d+)?)"
+    names = {"momentum": "momentum", "eps": "eps", "weight_decay": "decay"}
+    told = {ours: re.search(rf"\b{theirs} {number}", text) for theirs, ours in names.items()}
+    found: dict[str, Any] = {name: float(match[1]) for name, match in told.items() if match}
+    if betas := re.search(rf"\bbetas {number}/{number}", text):
+        found["betas"] = (float(betas[1]), float(betas[2]))
+    return found
 
 
 def own_name(case: Case, name: str) -> str:
