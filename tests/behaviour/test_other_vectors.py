@@ -2,13 +2,14 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import torch
 from safetensors.torch import save_file
 
-from vectors import family_d
+from vectors import compare, family_d
 from vectors.__main__ import OWN, check
-from vectors.compare import compare, read_pair, told_numbers
+from vectors.compare import read_pair, told_numbers
 from vectors.readers import reader_of
 
 
@@ -94,6 +95,24 @@ def test_files_without_novel_classes_are_read(tmp_path):
         agrees(tmp_path, facts, tensors)
 
 
+def test_what_rounding_decides_is_computed_in_double_precision(monkeypatch):
+    path, right, given = OWN / "clip_adapter.safetensors", compare.compare_in, []
+
+    def rounded(dtype, *args):
+        given.append(dtype)
+        found, unread = right(dtype, *args)
+        coarse = {"step2/up.weight": 1.0} if dtype == torch.float32 else {}
+        return [replace(one, error=coarse.get(one.name, one.error)) for one in found], unread
+
+    monkeypatch.setattr(compare, "compare_in", rounded)
+    fits, line = check(path)
+    assert fits
+    assert given == [torch.float32, torch.float64]
+    assert ", 1 in double precision" in line
+    monkeypatch.setattr(compare, "compare_in", lambda dtype, *args: rounded(torch.float32, *args))
+    assert not check(path)[0]
+
+
 def test_the_optimiser_is_read_from_its_words(tmp_path):
     told = {"settings": {"optimiser": "adamw betas 0.9/0.99 eps 1e-4 weight_decay 0.01"}}
     assert told_numbers(told) == {"betas": (0.9, 0.99), "eps": 1e-4, "decay": 0.01}
@@ -101,5 +120,5 @@ def test_the_optimiser_is_read_from_its_words(tmp_path):
     facts, tensors = read_pair(OWN / "clip_adapter.json")
     facts["settings"]["optimiser"] = "sgd momentum 0.5 weight_decay 0.5"
     path = write(tmp_path, facts, tensors)
-    wrong = {d.name for d in compare(path, reader_of(facts))[0] if not d.fits}
+    wrong = {d.name for d in compare.compare(path, reader_of(facts))[0] if not d.fits}
     assert {"step2/down.weight", "step2/up.weight"} <= wrong

@@ -26,6 +26,8 @@ def check(path: Path) -> tuple[bool, str]:
     told = "  ".join(f"{kind} {value:.1e}" if value is not None else f"{kind} {'-':7}" for kind, value in worst.items())
     wrong = [d for d in differences if not d.fits]
     line = f"{path.stem:24} {told}  other {max(others, default=0.0):.1e}  {len(differences)} compared"
+    if again := sum(d.in_double for d in differences):
+        line += f", {again} in double precision"
     if unread:
         line += f", not compared: {', '.join(unread)}"
     if wrong:

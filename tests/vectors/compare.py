@@ -4,6 +4,7 @@ A file pair NAME.json + NAME.safetensors becomes a `Case`, by the reader of its 
 engine's own step runs on it: forward, loss, gradients, update. What a file holds is compared, or said to be unread.
 """
 
+import copy
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -67,6 +68,9 @@ class Case:
     """Beginnings of names that this comparison has no use for."""
 
 
+Reader = Callable[[dict[str, Any], Tensors], Case]
+
+
 @dataclass
 class Run:
     """A case at work."""
@@ -92,6 +96,8 @@ class Difference:
     kind: str
     error: float
     tolerance: float
+    in_double: bool = False
+    """Whether ours was computed in double precision."""
 
     @property
     def fits(self) -> bool:
@@ -136,16 +142,17 @@ def own_name(case: Case, name: str) -> str:
     return name
 
 
-def start(case: Case, facts, tensors: Tensors) -> Run:
+def start(case: Case, facts, tensors: Tensors, dtype: torch.dtype = torch.float32) -> Run:
     """The model of a case, with the parameters and buffers of its file."""
-    clip = tiny_clip(facts["clip_seed"])
-    method = make_method(case.method, clip, case.config, files=case.files, companions=case.companions)
+    clip = tiny_clip(facts["clip_seed"], dtype=dtype)
+    companions = {name: copy.deepcopy(one).to(dtype) for name, one in case.companions.items()}
+    method = make_method(case.method, clip, case.config, files=case.files, companions=companions).to(dtype)
     given = {own_name(case, name.split("/", 1)[1]): t for name, t in tensors.items() if name.startswith(STATE)}
     own = method.state_dict()
     restore(method, {**own, **{name: tensor.clone() for name, tensor in given.items()}})
     if strange := sorted(set(given) - set(own)):
         raise KeyError(f"{case.method} has no parameter called {', '.join(strange)}")
-    model = dear.Model(clip, method, case.classes, trained_on=case.classes.names, companions=case.companions)
+    model = dear.Model(clip, method, case.classes, trained_on=case.classes.names, companions=companions)
     return Run(case, facts, tensors, model)
 
 
@@ -187,11 +194,26 @@ def _share(run: Run, step: int) -> Share:
     return share_of_step(run.model, step_images(run), **how, given=run.case.draws)
 
 
-def compare(path: Path, reader: Callable[[dict[str, Any], Tensors], Case]) -> tuple[list[Difference], list[str]]:
-    """Every difference of a file, and the names of what was not compared."""
+def compare(path: Path, reader: Reader) -> tuple[list[Difference], list[str]]:
+    """Every difference of a file, and the names of what was not compared.
+
+    Adam divides a gradient by its size, so that rounding decides where one is almost zero. What does not fit is
+    therefore computed in double precision, too, and has to fit then, within the same tolerance.
+    """
+    differences, unread = compare_in(torch.float32, path, reader)
+    if any(not one.fits for one in differences):
+        again = {one.name: one for one in compare_in(torch.float64, path, reader)[0]}
+        differences = [one if one.fits else replace(again[one.name], in_double=True) for one in differences]
+    return differences, unread
+
+
+def compare_in(dtype: torch.dtype, path: Path, reader: Reader) -> tuple[list[Difference], list[str]]:
+    """The same in one precision."""
     facts, tensors = read_pair(path)
+    if dtype == torch.float64:
+        tensors = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
     case, further = reader(facts, tensors), list[Difference]()
-    run = start(case, facts, tensors)
+    run = start(case, facts, tensors, dtype)
     case.prepare(run)
     ours = dict(before_training(run))
     ours |= case.found(run)  # before the steps change anything

@@ -156,7 +156,8 @@ def best_test_logits(run, found):
     if undecided(method.accuracies(run.model.clip, features(run, "val"))):
         set_numbers(method, **theirs)
     for name, value in theirs.items():
-        assert float(getattr(method, name)) == float(np.float32(value))
+        kept = getattr(method, name)
+        assert float(kept) == float(torch.tensor(value, dtype=kept.dtype))
     logits = stored_logits(run, "test")
     set_numbers(method, **before)
     return logits
