@@ -95,6 +95,18 @@ def test_files_without_novel_classes_are_read(tmp_path):
         agrees(tmp_path, facts, tensors)
 
 
+def test_start_words_win_over_contexts_of_each_class(tmp_path):
+    facts, tensors = read_pair(OWN / "textrefiner.json")
+    facts["settings"] |= {"csc": True, "n_ctx": 16}  # both are without effect beside words
+    agrees(tmp_path, facts, tensors)
+
+
+def test_files_without_sentences_are_read():
+    facts, _ = read_pair(OWN / "ape.json")
+    facts["settings"]["cupl_prompts"] = None
+    assert family_d.described(facts).descriptions == {}
+
+
 def test_what_rounding_decides_is_computed_in_double_precision(monkeypatch):
     path, right, given = OWN / "clip_adapter.safetensors", compare.compare_in, []
 

@@ -249,8 +249,9 @@ def tip_adapter_f(facts, tensors) -> Case:
 
 
 def described(facts):
-    sentences = {name: tuple(said) for name, said in facts["settings"]["cupl_prompts"].items()}
-    return classes_of(facts, descriptions=sentences)
+    """Classes with their sentences, if the file has any."""
+    sentences = facts["settings"].get("cupl_prompts") or {}
+    return classes_of(facts, descriptions={name: tuple(said) for name, said in sentences.items()})
 
 
 def ape(facts, tensors) -> Case:

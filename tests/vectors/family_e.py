@@ -149,7 +149,7 @@ def textrefiner(facts, tensors) -> Case:
     config = {
         "words": told["ctx_init"] or "",
         "context": told["n_ctx"],
-        "per_class": told["csc"],
+        "per_class": told["csc"] and not told["ctx_init"],  # published: words win
         "position": told["class_token_position"],
         "slots": told["cache_size"],
         "alpha": told["alpha"],
