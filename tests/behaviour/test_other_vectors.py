@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from vectors import compare, family_d
-from vectors.__main__ import OWN, check
+from vectors.__main__ import OWN, check, main
 from vectors.compare import read_pair, told_numbers
 from vectors.readers import reader_of
 
@@ -105,6 +105,18 @@ def test_files_without_sentences_are_read():
     facts, _ = read_pair(OWN / "ape.json")
     facts["settings"]["cupl_prompts"] = None
     assert family_d.described(facts).descriptions == {}
+
+
+def test_other_files_of_a_folder_do_not_stop_the_comparison(tmp_path, monkeypatch, capsys):
+    write(tmp_path, *read_pair(OWN / "clip_adapter.json"))
+    (tmp_path / "weights.safetensors").write_bytes(b"no pair")
+    (tmp_path / "broken.safetensors").write_bytes(b"no tensors")
+    (tmp_path / "broken.json").write_text("{}")
+    monkeypatch.setattr("sys.argv", ["vectors", str(tmp_path)])
+    assert main() == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["broken", "other", "1"]
+    assert lines[-1] == "1 passed, 1 failed"
 
 
 def test_what_rounding_decides_is_computed_in_double_precision(monkeypatch):
