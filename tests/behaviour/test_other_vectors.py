@@ -137,6 +137,19 @@ def test_what_rounding_decides_is_computed_in_double_precision(monkeypatch):
     assert not check(path)[0]
 
 
+def test_the_first_step_of_adam_takes_the_files_gradients_in_double_precision():
+    for stem, name, dtype, taken in (
+        ("ape_t", "res", torch.float64, True),
+        ("ape_t", "res", torch.float32, False),
+        ("clip_adapter", "up.weight", torch.float64, False),
+    ):
+        facts, tensors = read_pair(OWN / f"{stem}.json")
+        run = compare.start(reader_of(facts)(facts, tensors), facts, tensors, dtype)
+        zeros = torch.zeros_like(tensors[f"grad/{name}"])
+        found = compare.followed(run, {"total": {name: zeros}})["total"][name]
+        assert torch.equal(found, tensors[f"grad/{name}"] if taken else zeros)
+
+
 def test_the_optimiser_is_read_from_its_words(tmp_path):
     told = {"settings": {"optimiser": "adamw betas 0.9/0.99 eps 1e-4 weight_decay 0.01"}}
     assert told_numbers(told) == {"betas": (0.9, 0.99), "eps": 1e-4, "decay": 0.01}

@@ -19,7 +19,7 @@ from torch import Tensor
 import dear
 from dear.data.prompts import ClassList, class_list
 from dear.engine.feed import StepImages
-from dear.engine.gradients import Share, share_of_step
+from dear.engine.gradients import Grads, Share, share_of_step
 from dear.engine.loop import update
 from dear.engine.optim import make_optimiser, rate
 from dear.loading import make_method, restore
@@ -86,6 +86,7 @@ class Run:
     terms: dict[str, Tensor] = field(default_factory=dict)
     share: Share | None = None
     """Gradients of the first step."""
+    dtype: torch.dtype = torch.float32
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def start(case: Case, facts, tensors: Tensors, dtype: torch.dtype = torch.float3
     if strange := sorted(set(given) - set(own)):
         raise KeyError(f"{case.method} has no parameter called {', '.join(strange)}")
     model = dear.Model(clip, method, case.classes, trained_on=case.classes.names, companions=companions)
-    return Run(case, facts, tensors, model)
+    return Run(case, facts, tensors, model, dtype=dtype)
 
 
 def step_images(run: Run) -> StepImages:
@@ -184,9 +185,20 @@ def take_steps(run: Run, count: int) -> Tensors:
             combined = method.combine(mean) if mean else {}
             found |= {f"grad/{name}": gradient.clone() for name, gradient in combined.items()}
             found |= {f"grad_{t}/{n}": g.clone() for t, by_name in mean.items() for n, g in by_name.items()}
+            mean = followed(run, mean)
         update(method, optimiser, NO_SCALER, mean, recipe.clip_norm, share, step)
         found |= {f"step{step}/{name}": tensor.detach().clone() for name, tensor in method.state_dict().items()}
     return found
+
+
+def followed(run: Run, mean: Grads) -> Grads:
+    """In double precision Adam's first step takes the file's gradients, which are compared themselves: it would make
+    steps of their rounding errors.
+    """
+    if run.dtype != torch.float64 or run.case.recipe.optimiser == "sgd" or set(mean) != {"total"}:
+        return mean
+    theirs = {own_name(run.case, n[5:]): t for n, t in run.tensors.items() if n.startswith("grad/")}
+    return {"total": {name: theirs.get(name, gradient) for name, gradient in mean["total"].items()}}
 
 
 def _share(run: Run, step: int) -> Share:
@@ -198,7 +210,8 @@ def compare(path: Path, reader: Reader) -> tuple[list[Difference], list[str]]:
     """Every difference of a file, and the names of what was not compared.
 
     Adam divides a gradient by its size, so that rounding decides where one is almost zero. What does not fit is
-    therefore computed in double precision, too, and has to fit then, within the same tolerance.
+    therefore computed in double precision, too, with the file's gradients in Adam's first step, and has to fit then,
+    within the same tolerance.
     """
     differences, unread = compare_in(torch.float32, path, reader)
     if any(not one.fits for one in differences):
