@@ -101,7 +101,6 @@ def bars_of(words: Sequence[str], columns: int) -> list[str]:
 def captures(place: Path) -> None:
     """Train, bench, discover and predict while they run."""
     photos, index = place / "photos", place / "run"
-    subprocess.run([*DEAR, "data", "list"], check=True, stdout=subprocess.DEVNULL)
     _drawings(photos)
     world = ["--clip", "world"]
     how = {
@@ -137,11 +136,10 @@ def _drawings(folder: Path) -> None:
     from dear.datasets import open_dataset
 
     blooms = open_dataset("world-blooms")
-    items = list(blooms.splits["test"])[:300]
-    for number, image in enumerate(blooms.images(items)):
-        label = folder / str(number % 5)
+    for number, item in enumerate(blooms.split("test")[:300]):
+        label = folder / blooms.class_names[item.label]
         label.mkdir(parents=True, exist_ok=True)
-        image.save(label / f"{number}.png")
+        blooms.open(item.id).save(label / f"{number}.png")
 
 
 def offline(place: Path) -> None:

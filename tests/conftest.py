@@ -8,12 +8,14 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # no AMX: some 
 os.environ["DEAR_CACHE"] = tempfile.mkdtemp(prefix="dear-cache-")  # never the user's own: a map in it would be found
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import dear
+from dear.cli import main
 from groups import GroupsOfFiles
 from helpers import TINY_CONFIGS, varied_roles
 
@@ -61,6 +63,20 @@ def images(clip) -> torch.Tensor:
 @pytest.fixture
 def model(clip, roles) -> dear.Model:
     return dear.DeAR(clip, roles).for_classes(["cat", "dog", "hot air balloon"])
+
+
+@pytest.fixture
+def dear_(monkeypatch, capsys):
+    """The command line in this process: what it exits with, prints and complains about."""
+
+    def dear_(*words):
+        monkeypatch.setattr(sys, "argv", ["dear", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return stop.value.code, captured.out, captured.err
+
+    return dear_
 
 
 @pytest.fixture

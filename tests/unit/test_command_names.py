@@ -1,26 +1,11 @@
 """Manners of the command line: help, names that have changed, and what is refused before any weight is read."""
 
-import sys
-
 import pytest
 
 import dear
 from dear.backbone import load
-from dear.cli import main
 from dear.errors import ConfigError
 from helpers import make_photos
-
-
-@pytest.fixture
-def dear_(monkeypatch, capsys):
-    def dear_(*words):
-        monkeypatch.setattr(sys, "argv", ["dear", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
-
-    return dear_
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from test_hints import LEAVES
 
 from cells import cell, cross_cell, few_shot_cell, zero_shot_cell
 from dear import cli, entry
-from dear.cli import app, main
+from dear.cli import app
 from dear.cli.renamed import RENAMED
 from dear.data.catalog import declarations
 from dear.errors import ConfigError
@@ -28,18 +28,6 @@ from dear.paper.tables import base_to_novel_part
 from papers import made_up
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def dear_(monkeypatch, capsys):
-    def dear_(*words):
-        monkeypatch.setattr(sys, "argv", ["dear", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return stop.value.code, captured.out, captured.err
-
-    return dear_
 
 
 @pytest.mark.covers("F25")

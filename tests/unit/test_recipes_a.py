@@ -143,7 +143,8 @@ TCP_PROMPTS = {
     "sun397": ("a photo of a {}.", "X X X X {}."),
     "caltech101": ("a photo of a {}.", "X X X X {}."),
     "ucf101": ("a photo of a person doing {}.", "a photo of a person doing {}."),
-    "imagenet_r": ("a photo of a {}.", "X X X X {}."),  # published as "a photo of a {}.", whose words are overwritten
+    "imagenet": ("a photo of a {}.", "a photo of a {}."),
+    "imagenet_r": ("a photo of a {}.", "a photo of a {}."),
     "mine": ("an x-ray of {} in a child.", "X X X X {} in a child."),
 }
 

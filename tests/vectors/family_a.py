@@ -1,5 +1,7 @@
 """CoOp, CoCoOp, ProGrad, ATPrompt, TCP: `settings` in the JSON → a case."""
 
+import re
+
 import torch
 
 from dear.methods.atprompt import ATTRIBUTES
@@ -29,10 +31,24 @@ DATA_SETS = {
 """From the published code's names of data sets to ours."""
 
 
-def sgd(facts, **other) -> Recipe:
-    """SGD as all of them use it, at the constant rate of the file."""
-    told = {"optimiser": "sgd", "lr": facts["settings"].get("lr", 2e-3), "decay": 5e-4, "momentum": 0.9, **other}
-    return Recipe(**told, schedule="constant", warmup_epochs=0)
+def optimiser(facts, kind="sgd") -> Recipe:
+    """The optimiser that the file names, such as "sgd momentum 0.9 weight_decay 5e-4", at its constant rate."""
+    named = facts["settings"].get("optimiser", kind)
+    usual = {"weight_decay": 5e-4, "momentum": 0.9, "eps": 1e-3}
+    decay, momentum, eps = (number_after(word, named, default) for word, default in usual.items())
+    told = {"optimiser": named.split()[0].lower(), "lr": facts["settings"].get("lr", 2e-3), "decay": decay}
+    return Recipe(**told, momentum=momentum, eps=eps, schedule="constant", warmup_epochs=0)
+
+
+def number_after(word: str, text: str, default: float) -> float:
+    """The number that stands behind a word, if it is there."""
+    found = re.search(rf"{word} ([0-9.]+(?:e-?[0-9]+)?)", text)
+    return float(found[1]) if found else default
+
+
+def start_words(told) -> str:
+    """The words that a context starts from; published code writes blanks as underscores too."""
+    return (told.get("ctx_init") or "").replace("_", " ")
 
 
 def features(run):
@@ -55,17 +71,17 @@ def fresh(run):
 def coop(facts, tensors) -> Case:
     told = facts["settings"]
     config = {
-        "words": told["ctx_init"] or "",
+        "words": start_words(told),
         "context": told["n_ctx"],
-        "position": told["class_token_position"],
-        "per_class": told["csc"] and not told["ctx_init"],  # published: words win
+        "position": told.get("class_token_position", "end"),
+        "per_class": told.get("csc", False) and not told.get("ctx_init"),  # published: words win
     }
 
     def found(run):
         template = run.model.method.template(run.model.classes)
         return {**features(run), "init/ctx": fresh(run).ctx, "input/token_ids": token_ids(run, template)}
 
-    return Case("coop", config, classes_of(facts), sgd(facts), found=found)
+    return Case("coop", config, classes_of(facts), optimiser(facts), found=found)
 
 
 def cocoop(facts, tensors) -> Case:
@@ -82,8 +98,8 @@ def cocoop(facts, tensors) -> Case:
             "out/meta_bias": method.meta_net(feature),
         }
 
-    config = {"words": told["ctx_init"] or "", "context": told["n_ctx"]}
-    return Case("cocoop", config, classes_of(facts), sgd(facts), found=found)
+    config = {"words": start_words(told), "context": told["n_ctx"]}
+    return Case("cocoop", config, classes_of(facts), optimiser(facts), found=found)
 
 
 def prograd(facts, tensors) -> Case:
@@ -91,7 +107,7 @@ def prograd(facts, tensors) -> Case:
     config = {
         "words": facts.get("init_words") or "",
         "context": told["n_ctx"],
-        "position": told["class_token_position"],
+        "position": told.get("class_token_position", "end"),
         "per_class": told.get("csc", False) and not facts.get("init_words"),
         "strength": told["lambda"],
         "temperature": told["temperature"],
@@ -111,7 +127,7 @@ def prograd(facts, tensors) -> Case:
         }
 
     listed = classes_of(facts, template=facts["template_teacher"], dataset=DATA_SETS.get(told["dataset"]))
-    return Case("prograd", config, listed, sgd(facts), found=found)
+    return Case("prograd", config, listed, optimiser(facts), found=found)
 
 
 def atprompt(facts, tensors) -> Case:
@@ -128,13 +144,24 @@ def atprompt(facts, tensors) -> Case:
     def found(run):
         return {**features(run), "input/token_ids": token_ids(run, run.model.method.template(run.model.classes))}
 
-    return Case("atprompt", config, classes_of(facts, dataset=known), sgd(facts), found=found)
+    return Case("atprompt", config, classes_of(facts, dataset=known), optimiser(facts), found=found)
+
+
+def roundings(tensors, recipe):
+    """By "step2/NAME", entry by entry: two steps of Adam move by g / (|g| + eps), which multiplies a rounding of g,
+    2e-6 as measured, by lr / eps where g is far below eps.
+    """
+    allowed = {}
+    for name in (name.removeprefix("step2/") for name in tensors if name.startswith("step2/")):
+        size = (tensors[f"grad/{name}"] + recipe.decay * tensors[f"param/{name}"]).abs()
+        allowed[f"step2/{name}"] = 1e-6 + 2 * recipe.lr * recipe.eps / (size + recipe.eps) ** 2 * 2e-6
+    return allowed
 
 
 def tcp(facts, tensors) -> Case:
     told = facts["settings"]
     config = {
-        "words": told.get("ctx_init") or "",
+        "words": start_words(told),
         "layer": told["insert_before_block"] + 1 - told["block_count_from"],
         "weight": told["kg_weight"],
     }
@@ -153,15 +180,16 @@ def tcp(facts, tensors) -> Case:
         }
 
     listed = classes_of(facts, template=facts["template_frozen"], dataset=DATA_SETS.get(told["dataset"]))
-    recipe = sgd(facts, optimiser="adam", eps=1e-3)
+    recipe, weight = optimiser(facts, "adam"), told["kg_weight"]
 
-    def later(run, steps):  # our terms are weighted
-        return {
-            "loss/kg": steps["loss1/kg"] / told["kg_weight"],
-            "second/kg": steps["loss2/kg"] / told["kg_weight"],
-        }
+    if not weight:  # our terms are weighted: nothing is left to compare
+        tensors.pop("loss/kg", None)
 
-    return Case("tcp", config, listed, recipe, found=found, later=later)
+    def later(run, steps):
+        terms = {"loss/kg": "loss1/kg", "second/kg": "loss2/kg"}
+        return {theirs: steps[ours] / weight for theirs, ours in terms.items()} if weight else {}
+
+    return Case("tcp", config, listed, recipe, found=found, later=later, tolerance=roundings(tensors, recipe))
 
 
 READERS = {"atprompt": atprompt, "cocoop": cocoop, "coop": coop, "prograd": prograd, "tcp": tcp}

@@ -6,7 +6,7 @@ from dear.engine.optim import Average, epoch_weights
 from dear.methods.base import Batch
 from dear.methods.recipe import Recipe
 from vectors.compare import Case, classes_of
-from vectors.family_a import DATA_SETS
+from vectors.family_a import DATA_SETS, start_words
 
 
 def features(run):
@@ -17,7 +17,7 @@ def features(run):
 
 def maple(facts, tensors) -> Case:
     told = facts["settings"]
-    config = {"words": told["ctx_init"] or "", "context": told["n_ctx"], "depth": told["prompt_depth"]}
+    config = {"words": start_words(told), "context": told["n_ctx"], "depth": told["prompt_depth"]}
 
     def found(run):
         return {**features(run), "out/vision_prompt_0": run.model.method.image_rows()[0]}
@@ -34,9 +34,9 @@ def vpt(facts, tensors) -> Case:
 def of_both_towers(told):
     """What IVLP and PromptSRC are told alike."""
     return {
-        "words": told["ctx_init"] or "",
+        "words": start_words(told),
         "text_context": told["n_ctx_text"],
-        "image_context": told["n_ctx_vision"],
+        "image_context": told["n_ctx_vision"] or 1,  # 0 beside a depth of 0
         "text_depth": told["prompt_depth_text"],
         "image_depth": told["prompt_depth_vision"],
     }
@@ -72,6 +72,8 @@ def averages(told, tensors):
     for name, (epochs, mean, deviation) in settings.items():
         made[name] = epoch_weights(Recipe(average="gaussian", gaussian=(mean, deviation)), int(epochs))
         found[name] = torch.tensor(made[name], dtype=torch.float64)
+    if "gpa/snapshots" not in tensors:
+        return found
     average = Average(made["gpa/weights"])
     for epoch, state in enumerate(tensors["gpa/snapshots"]):
         average.add(epoch, {"state": state})
@@ -84,9 +86,19 @@ def classes_of_data(facts):
     return classes_of(facts, dataset=data) if data else classes_of(facts, template=facts["template"])
 
 
+def unweighted(tensors, weight) -> bool:
+    """Whether a file's second term, unlike ours, does not bear its weight: its total tells."""
+    ce, term, total = (tensors[f"loss/{name}"] for name in ("ce", "ref", "total"))
+    return bool((ce + weight * term - total).abs() < (ce + term - total).abs())
+
+
 def provp(facts, tensors) -> Case:
     told = facts["settings"]
     config = {"context": told["n_ctx"], "carry": told["alpha"], "reformation": told["lam"]}
+    if "loss/ref" in tensors and not told["lam"]:
+        tensors.pop("loss/ref")
+    elif "loss/ref" in tensors and unweighted(tensors, told["lam"]):
+        tensors["loss/ref"] = tensors["loss/ref"] * told["lam"]
 
     def found(run):
         clip = run.model.clip

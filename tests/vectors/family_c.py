@@ -9,6 +9,7 @@ from dear.loading import make_method, restore
 from dear.methods.base import Batch
 from dear.methods.recipe import Recipe
 from vectors.compare import Case, classes_of, words
+from vectors.family_a import number_after
 from vectors.tiny_clip import tiny_clip
 
 TOKENS = ("input/token",)
@@ -19,7 +20,10 @@ def constant(facts, **other) -> Recipe:
     told = facts["second_step"]
     kind = told["optimizer"].split(",")[0].lower()
     facts["second_step"] = told["loss"]
-    return Recipe(optimiser=kind, lr=told["lr"], decay=5e-4, schedule="constant", warmup_epochs=0, **other)
+    usual = {"weight decay": 5e-4, "momentum": 0.9}
+    decay, momentum = (number_after(word, told["optimizer"], default) for word, default in usual.items())
+    same = {"schedule": "constant", "warmup_epochs": 0}
+    return Recipe(optimiser=kind, lr=told["lr"], decay=decay, momentum=momentum, **same, **other)
 
 
 def weigh(tensors, **weights):
@@ -108,22 +112,25 @@ def tac(facts, tensors) -> Case:
     first = facts["random"]["kmeans_first_centers"]
 
     def found(run):
-        from dear.methods.tac import cluster_centres, described
+        from dear.methods.tac import MOST_WORDS, cluster_centres, described
 
         model, out = run.model, trained(run)
         fresh = type(model.method)(model.clip, model.method.config)
-        novel = model.for_classes(classes_of(facts, template=facts["template"], names=facts["novel_classes"]))
         with torch.no_grad():
-            return {
+            named = {
                 "input/cluster_centers": cluster_centres(described(model.clip, model.classes), first),
-                "out/text_start": fresh.text_prompts[0],
                 "out/features_image": out.features["cls"],
                 "out/features_image_frozen": out.rest["plain_image"],
                 "out/features_text": out.classes,
                 "out/features_text_frozen": out.rest["target"],
                 "out/logits": out.logits,
-                "out/logits_novel_eval": novel(tensors["input/images"]).logits,
             }
+            if told["n_ctx_text"] <= MOST_WORDS:  # more of them start at random
+                named["out/text_start"] = fresh.text_prompts[0]
+            if other := facts.get("novel_classes"):
+                novel = model.for_classes(classes_of(facts, template=facts["template"], names=other))
+                named["out/logits_novel_eval"] = novel(tensors["input/images"]).logits
+        return named
 
     classes = classes_of(facts, template=facts["template"], descriptions=facts["descriptions"])
     return Case("tac", config, classes, constant(facts), draws=draws, found=found)
@@ -165,7 +172,9 @@ def promptkd(facts, tensors) -> Case:
         norm.remember(out.rest["mean"], out.rest["var"])
         with torch.no_grad():
             logits = {
-                half: model.for_classes(listed)(tensors["input/images"]).logits for half, listed in halves.items()
+                half: model.for_classes(listed)(tensors["input/images"]).logits
+                for half, listed in halves.items()
+                if listed
             }
             return {
                 "out/features_image": out.features["cls"],

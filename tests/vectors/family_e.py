@@ -11,8 +11,8 @@ from dear.methods.recipe import Recipe
 from dear.methods.textrefiner import local_rows
 from dear.methods.tokens import prompted_image
 from tiny_lm import write_llama
-from vectors.compare import Case, Difference, classes_of, own_name, told_numbers
-from vectors.family_a import sgd
+from vectors.compare import Case, Difference, classes_of, own_name
+from vectors.family_a import optimiser, start_words
 from vectors.family_c import teacher_of
 
 
@@ -77,7 +77,7 @@ def mma(facts, tensors) -> Case:
         "mma",
         config,
         classes_of(facts),
-        sgd(facts, **told_numbers(facts)),
+        optimiser(facts),
         names={"text.": "text_adapters.", "vision.": "vision_adapters."},
         tolerance={"step2": 5e-7},
     )
@@ -135,7 +135,7 @@ def on_promptkd(facts, tensors) -> Case:
         "textrefiner_promptkd",
         config,
         classes_of(facts),
-        sgd(facts, **told_numbers(facts)),
+        optimiser(facts),
         companions={"teacher": teacher},
         later=later,
         tolerance={"step2": 5e-7, "cache": 1e-5, local: 1e-5 * float(tensors[local].abs().max())},
@@ -147,7 +147,7 @@ def textrefiner(facts, tensors) -> Case:
         return on_promptkd(facts, tensors)
     told = facts["settings"]
     config = {
-        "words": told["ctx_init"] or "",
+        "words": start_words(told),
         "context": told["n_ctx"],
         "per_class": told["csc"] and not told["ctx_init"],  # published: words win
         "position": told["class_token_position"],
@@ -174,7 +174,7 @@ def textrefiner(facts, tensors) -> Case:
         "textrefiner",
         config,
         classes_of(facts),
-        sgd(facts, **told_numbers(facts)),
+        optimiser(facts),
         found=found,
         later=later,
         tolerance={

@@ -90,28 +90,31 @@ class MaPLe(Method):
         self.needs = Needs(image=("rows@1",))
         generator = torch.Generator().manual_seed(seed)
         wide, narrow = clip.vision.width, clip.text.width
-        later = range(1, min(self.config.depth, clip.text.depth, clip.vision.depth))
+        self._later = [str(layer) for layer in range(1, min(self.config.depth, clip.text.depth, clip.vision.depth))]
         self.ctx = slot_start(clip, self.config.words, self.config.context, generator)
         self.proj = random_linear(generator, narrow, wide)
         self.deep_text = nn.ParameterDict(
-            {str(layer): random_rows(generator, self.config.context, narrow) for layer in later}
+            {layer: random_rows(generator, self.config.context, narrow) for layer in self._later}
         )
         start = random_linear(generator, narrow, wide)
-        self.deep_proj = nn.ModuleDict({str(layer): copy.deepcopy(start) for layer in later})
+        self.deep_proj = nn.ModuleDict({layer: copy.deepcopy(start) for layer in self._later})
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> Rows:
         """Embedded prompts, whose first words are overwritten."""
         template = slot_template(self.config.words, self.config.context)
         return prompt_rows(clip, classes, template, self.config.context)
 
+    def text_rows(self) -> list[Tensor]:
+        """Learned words (n, Dt) of each layer; the dictionary itself is in the order of text: 1, 10, 11, 2."""
+        return [self.ctx, *(self.deep_text[layer] for layer in self._later)]
+
     def text(self, clip: FrozenClip, frozen: Rows, batch: Batch | None = None) -> Tensor:
         """Class features of unit length (C, E)."""
-        edit = deep_words([self.ctx, *self.deep_text.values()])
-        return unit(clip.text.features(with_words(clip, frozen, self.ctx), edit=edit))
+        return unit(clip.text.features(with_words(clip, frozen, self.ctx), edit=deep_words(self.text_rows())))
 
     def image_rows(self) -> list[Tensor]:
         """Learned image rows (n, Dv) of each layer."""
-        return [self.proj(self.ctx), *(self.deep_proj[at](rows) for at, rows in self.deep_text.items())]
+        return [self.proj(self.ctx), *(self.deep_proj[layer](self.deep_text[layer]) for layer in self._later)]
 
     def forward(
         self, clip: FrozenClip, image: Mapping[str, Tensor], text: Tensor, batch: Batch | None = None

@@ -30,6 +30,7 @@ COUNT = 4
 FIRST = 2
 """The least layer at which words of the class can come in: before it nothing would be learned by the context."""
 PHOTO, PERSON = "a photo of a {}.", "a photo of a person doing {}."
+IMAGENET = dict.fromkeys(("imagenet", "imagenetv2", "imagenet_sketch", "imagenet_a", "imagenet_r"), PHOTO)
 FROZEN = {
     "fgvc_aircraft": "a photo of an aircraft {}.",
     "dtd": "a photo of a {}, a type of texture.",
@@ -37,8 +38,8 @@ FROZEN = {
     "ucf101": PERSON,
     **{f"oxford_{kind}s": f"a photo of a {{}}, a type of {kind}." for kind in ("pet", "flower")},
     "food101": "a photo of a {}, a type of food.",
-    **dict.fromkeys(("stanford_cars", "sun397", "caltech101", "imagenet", "imagenetv2"), PHOTO),
-    **dict.fromkeys(("imagenet_sketch", "imagenet_a", "imagenet_r"), PHOTO),
+    **dict.fromkeys(("stanford_cars", "sun397", "caltech101"), PHOTO),
+    **IMAGENET,
 }
 """Prompts of the frozen class features."""
 LEARNED = {
@@ -46,6 +47,7 @@ LEARNED = {
     "dtd": "X X X X {} texture.",
     "stanford_cars": "X X X X {}, a type of car",
     "ucf101": PERSON,
+    **IMAGENET,
 }
 """Prompts whose first words are learned; others are places for them, then what follows the name in the frozen one."""
 
