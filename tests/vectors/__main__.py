@@ -14,10 +14,10 @@ KINDS = ("logits", "losses", "gradients", "step1", "step2")
 
 def check(path: Path) -> tuple[bool, str]:
     """Whether a file agrees, and the line about it."""
-    reader = reader_of(read_pair(path)[0])
-    if reader is None:
-        return False, f"{path.stem:24} FAILED: no method of this name is known"
     try:
+        reader = reader_of(read_pair(path)[0])
+        if reader is None:
+            return False, f"{path.stem:24} FAILED: no method of this name is known"
         differences, unread = compare(path, reader)
     except Exception as error:  # noqa: BLE001 (one file must not hide the others)
         return False, f"{path.stem:24} FAILED: {type(error).__name__}: {error}"
@@ -26,6 +26,8 @@ def check(path: Path) -> tuple[bool, str]:
     told = "  ".join(f"{kind} {value:.1e}" if value is not None else f"{kind} {'-':7}" for kind, value in worst.items())
     wrong = [d for d in differences if not d.fits]
     line = f"{path.stem:24} {told}  other {max(others, default=0.0):.1e}  {len(differences)} compared"
+    if again := sum(d.in_double for d in differences):
+        line += f", {again} in double precision"
     if unread:
         line += f", not compared: {', '.join(unread)}"
     if wrong:
@@ -36,7 +38,7 @@ def check(path: Path) -> tuple[bool, str]:
 def main() -> int:
     torch.set_num_threads(1)
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1] else OWN
-    paths = sorted(folder.glob("*.safetensors"))
+    paths = sorted(path for path in folder.glob("*.safetensors") if path.with_suffix(".json").exists())
     if not paths:
         print(f"{folder} holds no pairs NAME.json + NAME.safetensors.")
         return 1

@@ -4,7 +4,9 @@ A file pair NAME.json + NAME.safetensors becomes a `Case`, by the reader of its 
 engine's own step runs on it: forward, loss, gradients, update. What a file holds is compared, or said to be unread.
 """
 
+import copy
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from torch import Tensor
 import dear
 from dear.data.prompts import ClassList, class_list
 from dear.engine.feed import StepImages
-from dear.engine.gradients import Share, share_of_step
+from dear.engine.gradients import Grads, Share, share_of_step
 from dear.engine.loop import update
 from dear.engine.optim import make_optimiser, rate
 from dear.loading import make_method, restore
@@ -66,6 +68,9 @@ class Case:
     """Beginnings of names that this comparison has no use for."""
 
 
+Reader = Callable[[dict[str, Any], Tensors], Case]
+
+
 @dataclass
 class Run:
     """A case at work."""
@@ -81,6 +86,7 @@ class Run:
     terms: dict[str, Tensor] = field(default_factory=dict)
     share: Share | None = None
     """Gradients of the first step."""
+    dtype: torch.dtype = torch.float32
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,8 @@ class Difference:
     kind: str
     error: float
     tolerance: float
+    in_double: bool = False
+    """Whether ours was computed in double precision."""
 
     @property
     def fits(self) -> bool:
@@ -114,6 +122,19 @@ def classes_of(facts, *, template="a photo of a {}.", dataset=None, names=None, 
     return replace(listed, descriptions=descriptions)
 
 
+def told_numbers(facts) -> dict[str, Any]:
+    """Momentum, eps, decay and betas, where `optimiser` of the settings tells them in words, such as
+    "adamw betas 0.9/0.999 eps 1e-4 weight_decay 0.01".
+    """
+    text, number = str(facts["settings"].get("optimiser", "")), r"(\d[\d.]*(?:e[+-]?\d+)?)"
+    names = {"momentum": "momentum", "eps": "eps", "weight_decay": "decay"}
+    told = {ours: re.search(rf"\b{theirs} {number}", text) for theirs, ours in names.items()}
+    found: dict[str, Any] = {name: float(match[1]) for name, match in told.items() if match}
+    if betas := re.search(rf"\bbetas {number}/{number}", text):
+        found["betas"] = (float(betas[1]), float(betas[2]))
+    return found
+
+
 def own_name(case: Case, name: str) -> str:
     """What a parameter of the file is called here."""
     for theirs, ours in case.names.items():
@@ -122,17 +143,18 @@ def own_name(case: Case, name: str) -> str:
     return name
 
 
-def start(case: Case, facts, tensors: Tensors) -> Run:
+def start(case: Case, facts, tensors: Tensors, dtype: torch.dtype = torch.float32) -> Run:
     """The model of a case, with the parameters and buffers of its file."""
-    clip = tiny_clip(facts["clip_seed"])
-    method = make_method(case.method, clip, case.config, files=case.files, companions=case.companions)
+    clip = tiny_clip(facts["clip_seed"], dtype=dtype)
+    companions = {name: copy.deepcopy(one).to(dtype) for name, one in case.companions.items()}
+    method = make_method(case.method, clip, case.config, files=case.files, companions=companions).to(dtype)
     given = {own_name(case, name.split("/", 1)[1]): t for name, t in tensors.items() if name.startswith(STATE)}
     own = method.state_dict()
     restore(method, {**own, **{name: tensor.clone() for name, tensor in given.items()}})
     if strange := sorted(set(given) - set(own)):
         raise KeyError(f"{case.method} has no parameter called {', '.join(strange)}")
-    model = dear.Model(clip, method, case.classes, trained_on=case.classes.names, companions=case.companions)
-    return Run(case, facts, tensors, model)
+    model = dear.Model(clip, method, case.classes, trained_on=case.classes.names, companions=companions)
+    return Run(case, facts, tensors, model, dtype=dtype)
 
 
 def step_images(run: Run) -> StepImages:
@@ -163,9 +185,20 @@ def take_steps(run: Run, count: int) -> Tensors:
             combined = method.combine(mean) if mean else {}
             found |= {f"grad/{name}": gradient.clone() for name, gradient in combined.items()}
             found |= {f"grad_{t}/{n}": g.clone() for t, by_name in mean.items() for n, g in by_name.items()}
+            mean = followed(run, mean)
         update(method, optimiser, NO_SCALER, mean, recipe.clip_norm, share, step)
         found |= {f"step{step}/{name}": tensor.detach().clone() for name, tensor in method.state_dict().items()}
     return found
+
+
+def followed(run: Run, mean: Grads) -> Grads:
+    """In double precision Adam's first step takes the file's gradients, which are compared themselves: it would make
+    steps of their rounding errors.
+    """
+    if run.dtype != torch.float64 or run.case.recipe.optimiser == "sgd" or set(mean) != {"total"}:
+        return mean
+    theirs = {own_name(run.case, n[5:]): t for n, t in run.tensors.items() if n.startswith("grad/")}
+    return {"total": {name: theirs.get(name, gradient) for name, gradient in mean["total"].items()}}
 
 
 def _share(run: Run, step: int) -> Share:
@@ -173,11 +206,27 @@ def _share(run: Run, step: int) -> Share:
     return share_of_step(run.model, step_images(run), **how, given=run.case.draws)
 
 
-def compare(path: Path, reader: Callable[[dict[str, Any], Tensors], Case]) -> tuple[list[Difference], list[str]]:
-    """Every difference of a file, and the names of what was not compared."""
+def compare(path: Path, reader: Reader) -> tuple[list[Difference], list[str]]:
+    """Every difference of a file, and the names of what was not compared.
+
+    Adam divides a gradient by its size, so that rounding decides where one is almost zero. What does not fit is
+    therefore computed in double precision, too, with the file's gradients in Adam's first step, and has to fit then,
+    within the same tolerance.
+    """
+    differences, unread = compare_in(torch.float32, path, reader)
+    if any(not one.fits for one in differences):
+        again = {one.name: one for one in compare_in(torch.float64, path, reader)[0]}
+        differences = [one if one.fits else replace(again[one.name], in_double=True) for one in differences]
+    return differences, unread
+
+
+def compare_in(dtype: torch.dtype, path: Path, reader: Reader) -> tuple[list[Difference], list[str]]:
+    """The same in one precision."""
     facts, tensors = read_pair(path)
+    if dtype == torch.float64:
+        tensors = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
     case, further = reader(facts, tensors), list[Difference]()
-    run = start(case, facts, tensors)
+    run = start(case, facts, tensors, dtype)
     case.prepare(run)
     ours = dict(before_training(run))
     ours |= case.found(run)  # before the steps change anything

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from dear.methods.base import Draw, unit
-from dear.methods.linear_probe import Probe, published_draw
 from dear.methods.recipe import Recipe
-from vectors.compare import Case, classes_of, words
+from vectors.compare import Case, classes_of, told_numbers, words
 from vectors.mistakes_d import SPOILT as SPOILT
+from vectors.probe import linear_probe
 
 STEP = {"step1": 1e-6, "step2": 1e-6}
 EXACT = 0.0
@@ -17,10 +17,12 @@ FIXED = {"schedule": "constant", "warmup_epochs": 0}
 BY_STEP = {"schedule": "step", "warmup_epochs": 0}
 
 
-def logits_of(run, names):
-    """Logits of the step's images among other classes."""
+def other_logits(run, name, names) -> dict:
+    """Logits of the step's images among other classes, if the file has them."""
+    if name not in run.tensors:
+        return {}
     model = run.model.for_classes(words(names))
-    return model(run.tensors["input/images"].float()).logits
+    return {name: model(run.tensors["input/images"].float()).logits}
 
 
 def raw_features(run, name="input/images"):
@@ -32,13 +34,14 @@ def raw_features(run, name="input/images"):
 
 def clip_adapter(facts, tensors) -> Case:
     told = facts["settings"]
-    recipe = Recipe(optimiser="sgd", lr=told["lr"], momentum=0.9, decay=5e-4, **FIXED)
+    numbers = {"momentum": 0.9, "decay": 5e-4, **told_numbers(facts)}
+    recipe = Recipe(optimiser="sgd", lr=told["lr"], **numbers, **FIXED)
 
     def found(run):
         return {
             "out/image_features_raw": raw_features(run),
             "out/text_features": run.model.class_features(),
-            "out/logits_novel": logits_of(run, facts["novel_classes"]),
+            **other_logits(run, "out/logits_novel", facts.get("novel_classes", ())),
         }
 
     config = {"ratio": told["ratio"], "reduction": told["reduction"]}
@@ -56,7 +59,9 @@ def mm_adapter(facts, tensors) -> Case:
         "text_ratio": float(told["text_ratio"]),
         **({"hidden": told["hidden"]} if told["hidden"] else {}),
     }
-    recipe = Recipe(optimiser="adam", lr=told["lr"], decay=told["weight_decay"], **FIXED)
+    numbers = {**told_numbers(facts), "decay": told["weight_decay"]}
+    recipe = Recipe(optimiser="adam", lr=told["lr"], **numbers, **FIXED)
+    novel = facts.get("novel_classes", ())
     allowed = torch.full(tensors[bias].shape, 2e-5)
     third = allowed.shape[0] // 3
     allowed[third : 2 * third] = 5e-4  # keys' bias: no gradient but rounding, which Adam amplifies
@@ -65,8 +70,8 @@ def mm_adapter(facts, tensors) -> Case:
         return {
             "out/image_features": unit(raw_features(run)),
             "out/text_features": run.model.class_features(),
-            "out/logits_novel": logits_of(run, facts["novel_classes"]),
-            "out/logits_all": logits_of(run, [*facts["classes"], *facts["novel_classes"]]),
+            **other_logits(run, "out/logits_novel", novel),
+            **other_logits(run, "out/logits_all", [*facts["classes"], *novel]),
         }
 
     classes = classes_of(facts, template=told["template"])
@@ -109,6 +114,18 @@ def set_numbers(method, **numbers):
         getattr(method, name).fill_(value)
 
 
+def found_by(method, right) -> list[float]:
+    """What the published search finds: the first best, 0 if nothing is right. Ours keeps the initial numbers if all
+    are equally good, but is otherwise the same.
+    """
+    first = np.unravel_index(right.argmax(), right.shape)
+    return [tried[at] if right.any() else 0.0 for tried, at in zip(method.tried(), first, strict=True)]
+
+
+def undecided(right) -> bool:
+    return right.min() == right.max()
+
+
 def searched(run) -> dict:
     """The grid of a search, and what it finds."""
     method, clip, held = run.model.method, run.model.clip, features(run, "val")
@@ -121,11 +138,11 @@ def searched(run) -> dict:
         grid[place] = stored_logits(run, "val")
     initial = {name: getattr(method.config, f"init_{name}") for name in method.numbers}
     set_numbers(method, **initial)
-    found = method.choose(clip, held)
+    found = found_by(method, right) if undecided(right) else list(method.choose(clip, held).values())
     return {
         "out/acc_val_grid": torch.from_numpy(right) * 100 / held.labels.shape[0],
         "out/logits_val_grid": grid,
-        "found": torch.tensor([found[name] for name in method.numbers], dtype=torch.float64),
+        "found": torch.tensor(found, dtype=torch.float64),
         **{f"search/{name}": torch.tensor(one) for name, one in values.items()},
     }
 
@@ -134,9 +151,13 @@ def best_test_logits(run, found):
     """Test logits after a search, which then is undone."""
     method = run.model.method
     before = {name: float(getattr(method, name)) for name in method.numbers}
+    theirs = dict(zip(method.numbers, found.tolist(), strict=True))
     method.finish(run.model.clip, None, features(run, "val"))
-    for name, value in zip(method.numbers, found.tolist(), strict=True):
-        assert abs(float(getattr(method, name)) - value) < 1e-6
+    if undecided(method.accuracies(run.model.clip, features(run, "val"))):
+        set_numbers(method, **theirs)
+    for name, value in theirs.items():
+        kept = getattr(method, name)
+        assert float(kept) == float(torch.tensor(value, dtype=kept.dtype))
     logits = stored_logits(run, "test")
     set_numbers(method, **before)
     return logits
@@ -198,19 +219,23 @@ def tip_adapter(facts, tensors) -> Case:
 
 def tip_adapter_f(facts, tensors) -> Case:
     told = facts["settings"]
-    recipe = Recipe(optimiser="adamw", lr=told["lr"], eps=1e-4, decay=0.01, **BY_STEP)
+    recipe = Recipe(optimiser="adamw", lr=told["lr"], **{"eps": 1e-4, "decay": 0.01, **told_numbers(facts)}, **BY_STEP)
+
+    def after(run, step):
+        later = copy.copy(run)
+        later.model = copy.deepcopy(run.model)
+        later.model.method.keys.data = tensors[f"step{step}/keys"].clone()
+        return later
 
     @torch.no_grad()
     def found(run):
-        ours = {
+        epoch = told.get("selected_epoch_by_peer", told["total_steps"] - 1)  # from 0, of one step each
+        return {
             "input/clip_weights": weights_of(run),
             "out/batch_features": unit(raw_features(run)),
-            "found": searched(run)["found"],
+            "found": searched(after(run, epoch + 1))["found"],
+            "out/logits_test_epoch1": stored_logits(after(run, 1), "test"),
         }
-        later = copy.copy(run)
-        later.model = copy.deepcopy(run.model)
-        later.model.method.keys.data = tensors["step1/keys"].clone()
-        return {**ours, "out/logits_test_epoch1": stored_logits(later, "test")}
 
     config = {**cache_config(told), **search_config(told, 2)}
     how = {
@@ -224,8 +249,9 @@ def tip_adapter_f(facts, tensors) -> Case:
 
 
 def described(facts):
-    sentences = {name: tuple(said) for name, said in facts["settings"]["cupl_prompts"].items()}
-    return classes_of(facts, descriptions=sentences)
+    """Classes with their sentences, if the file has any."""
+    sentences = facts["settings"].get("cupl_prompts") or {}
+    return classes_of(facts, descriptions={name: tuple(said) for name, said in sentences.items()})
 
 
 def ape(facts, tensors) -> Case:
@@ -260,7 +286,8 @@ def ape(facts, tensors) -> Case:
 
 def ape_t(facts, tensors) -> Case:
     told = facts["settings"]
-    recipe = Recipe(optimiser="adamw", lr=told["lr"], eps=told["eps"], decay=0.1, **BY_STEP)
+    numbers = {"decay": 0.1, **told_numbers(facts), "eps": told["eps"]}
+    recipe = Recipe(optimiser="adamw", lr=told["lr"], **numbers, **BY_STEP)
 
     @torch.no_grad()
     def found(run):
@@ -297,74 +324,6 @@ def ape_t(facts, tensors) -> Case:
         "tolerance": tolerance,
     }
     return Case("ape_t", config, described(facts), recipe, **how)
-
-
-# Linear probe --------------------------------------------------------------------------------------------------------
-
-
-def linear_probe(facts, tensors) -> Case:
-    """Features in the place of images: the method's own functions are asked."""
-    told, names = facts["settings"], ("tried", "accuracy", "chosen", "test")
-    keys = dict(zip(names, ("C_of_fits", "val_acc_of_fits", "chosen_C_per_step", "test_acc_per_step"), strict=True))
-    config = {"coarse": tuple(float(C) for C in told["coarse_C"]), "steps": told["num_step"]}
-    x, y = ({part: tensors[f"input/{part}_{kind}"].numpy() for part in ("train", "val", "test")} for kind in KINDS)
-    theirs = {
-        f"{name}.{run['shots']}shot.seed{run['seed']}": torch.tensor(run[keys[name]], dtype=torch.float64)
-        for run in facts["runs"]
-        for name in names
-    }
-
-    def found(run):
-        ours = {}
-        for one in facts["runs"]:
-            where = f"{one['shots']}shot.seed{one['seed']}"
-            rows, held = published_draw(
-                y["train"], y["val"], one["shots"], one["seed"], told["val_shots"][str(one["shots"])]
-            )
-            ours |= {
-                f"draw/train_index.{where}": torch.from_numpy(rows),
-                f"draw/val_index.{where}": torch.from_numpy(held),
-            }
-            probe = Probe(x["train"][rows], y["train"][rows])
-            got = probe.search(x["val"][held], y["val"][held], config["coarse"], config["steps"])
-            shown = x["test"].astype(np.float64)
-            right = [100 * np.mean(probe.fit(C).predict(shown) == y["test"]) for C in got.chosen]
-            values = (got.tried, got.accuracy, got.chosen, right)
-            ours |= {
-                f"{name}.{where}": torch.tensor(value, dtype=torch.float64)
-                for name, value in zip(names, values, strict=True)
-            }
-            if (one["shots"], one["seed"]) == (4, 1):
-                ours |= full_fits(run, probe, x, y, rows)
-        return ours
-
-    tolerance = {name: EXACT for name in (*theirs, *tensors) if not name.startswith(("fit/", "input/"))}
-    tolerance |= {name: 1e-9 for name in theirs if name.startswith("test")}
-    tolerance |= {name: 1e-3 for name in tensors if name.startswith("fit/") and not name.endswith("objective")}
-    tolerance |= {name: 1e-4 * float(t) for name, t in tensors.items() if name.endswith(".objective")}
-    how = {"found": found, "told": theirs, "tolerance": tolerance}
-    return Case("linear_probe", config, classes_of(facts), **how)
-
-
-KINDS = ("features", "labels")
-
-
-def full_fits(run, probe, x, y, rows) -> dict:
-    """Fits as the method keeps and uses them."""
-    ours, model = {}, run.model
-    for name in sorted({name.split(".")[0] for name in run.tensors if name.startswith("fit/")}):
-        C = float(name.removeprefix("fit/C"))
-        fit = probe.fit(C)
-        model.method.remember(fit, model.required_classes())
-        trained = torch.from_numpy(fit.decision_function(x["train"][rows].astype(np.float64)))
-        crossed = torch.nn.functional.cross_entropy(trained, torch.from_numpy(y["train"][rows]), reduction="sum")
-        ours |= {
-            f"{name}.coef": model.method.coef.clone(),
-            f"{name}.intercept": model.method.intercept.clone(),
-            f"{name}.decision_test": model(given={"feature": run.tensors["input/test_features"]}).logits,
-            f"{name}.objective": 0.5 * torch.from_numpy(fit.coef_).square().sum() + C * crossed,
-        }
-    return ours
 
 
 READERS = {

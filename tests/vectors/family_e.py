@@ -12,7 +12,7 @@ from dear.methods.textrefiner import local_rows
 from dear.methods.tokens import prompted_image
 from tiny_lm import write_llama
 from vectors.compare import Case, Difference, classes_of, own_name
-from vectors.family_a import optimiser
+from vectors.family_a import optimiser, start_words
 from vectors.family_c import teacher_of
 
 
@@ -147,9 +147,9 @@ def textrefiner(facts, tensors) -> Case:
         return on_promptkd(facts, tensors)
     told = facts["settings"]
     config = {
-        "words": told["ctx_init"] or "",
+        "words": start_words(told),
         "context": told["n_ctx"],
-        "per_class": told["csc"],
+        "per_class": told["csc"] and not told["ctx_init"],  # published: words win
         "position": told["class_token_position"],
         "slots": told["cache_size"],
         "alpha": told["alpha"],

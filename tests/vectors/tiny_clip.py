@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors.numpy import save_file
 
 import dear
@@ -78,9 +79,9 @@ def state(seed, embed=EMBED):
 
 
 @cache
-def tiny_clip(seed=20261116, embed=EMBED) -> dear.FrozenClip:
+def tiny_clip(seed=20261116, embed=EMBED, dtype=torch.float32) -> dear.FrozenClip:
     """The CLIP, loaded as a person would load one from a folder."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "open_clip_config.json").write_text(json.dumps({"model_cfg": {"embed_dim": embed, **CONFIG}}))
         save_file(state(seed, embed), Path(folder) / "open_clip_model.safetensors")
-        return dear.load_clip(f"local-dir:{folder}")
+        return dear.load_clip(f"local-dir:{folder}").to(dtype)
