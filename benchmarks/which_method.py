@@ -1,4 +1,4 @@
-"""The tables of docs/how-to/which-method.md, from the comparisons in results/.
+"""The tables of docs/how-to/which-method.md, from the cells in results/.
 
 python benchmarks/which_method.py            # print them
 python benchmarks/which_method.py --write    # put them into the page
@@ -7,12 +7,13 @@ python benchmarks/which_method.py --write    # put them into the page
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
+from dear.evaluation.results import CellResult
 from dear.markdown import table
 from dear.methods.registry import get_method
+from dear.reports.compare_data import make_comparison
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "how-to" / "which-method.md"
@@ -23,9 +24,11 @@ Records = dict[str, dict[str, Any]]
 
 
 def read(name: str) -> Records:
-    """The rows of a comparison by method and variant, in their order; none if it is not there."""
-    path = RESULTS / name / "compare.json"
-    rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    """What the cells of a folder say by method and variant, in their order; nothing if there are none."""
+    cells = [
+        CellResult.model_validate_json(path.read_bytes()) for path in sorted((RESULTS / name / "cells").glob("*.json"))
+    ]
+    rows = make_comparison(cells, {}).records if cells else []
     return {", ".join(filter(None, (row["method"], row["variant"]))): row for row in rows}
 
 
