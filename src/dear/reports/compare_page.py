@@ -84,9 +84,14 @@ def _subtitle(found: Comparison) -> str:
         "one recipe for all methods (shared)" if section.recipe == "shared" else "each method by its own recipe (own)"
     )
     images = ", tested on validation images" if section.tested_on == "validation" else ""
-    seeds = ", ".join(map(str, found.seeds))
     sets = ", ".join(found.summary.averaged)
-    return f"Backbone {clip}{shots}; {recipe}{images}; seed{'s' if len(found.seeds) > 1 else ''} {seeds}; data: {sets}."
+    how = (
+        "Trained on half of the classes (base), tested on both (novel: the other half). "
+        if "hm" in found.columns
+        else ""
+    )
+    seeds = f"seed{'s' if len(found.seeds) > 1 else ''} {', '.join(map(str, found.seeds))}"
+    return f"{how}Backbone {clip}{shots}; {recipe}{images}; {seeds}; data: {sets}."
 
 
 def _results(found: Comparison) -> Part:
