@@ -6,8 +6,8 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 METHODS ?= all
 FIRST := zero_shot,dear,coop,cocoop,prograd,atprompt,tcp,vpt,ivlp,maple,promptsrc
 TABLE := --recipe shared --cached-views 10 --jobs 2 --threads 1 --resume
-FEWER := --set views=2 --epochs-of tac=5,promptkd=4,textrefiner_promptkd=4
 TEACHER := results/teachers/promptsrc-{data}-{shots}shots-seed{seed}
+FEWER := --set views=2 --epochs-of tac=5,promptkd=4,textrefiner_promptkd=4 --set teacher='$(TEACHER)'
 OWN_WORLD := world-textures,world-emblems,world-broad
 WORLD := world-blooms,world-things,world-places,world-emblems,world-scenes,world-broad,world-textures
 
@@ -57,12 +57,12 @@ readme: install ## make the README's picture and numbers again
 
 tables: install ## the small form of the tables on the embedded world, into results/; computes only what is missing there
 	$(BIN)/dear compare --clip world --data $(WORLD) --methods $(METHODS) --seeds 1,2,3 $(TABLE) \
-	  $(if $(filter all,$(METHODS)),$(FEWER) --set teacher='$(TEACHER)') --out results/world
+	  $(if $(filter all,$(METHODS)),$(FEWER)) --out results/world
 	$(BIN)/dear compare --clip world --data $(OWN_WORLD) --methods $(FIRST) --seeds 1 $(TABLE) --recipe own --out results/own
 
 photographs: install ## the same on photographs: CLIP=NAME, DATA=FOLDER with caltech-101, ROLES=MAP
 	$(BIN)/dear compare --clip $(CLIP) --data-root $(DATA) --data caltech101 --roles $(ROLES) --methods $(METHODS) --seeds 1 \
-	  $(TABLE) --out results/photographs
+	  $(TABLE) $(if $(filter all,$(METHODS)),$(subst teachers,photographs/runs,$(FEWER))) --out results/photographs
 
 quickstart: install ## adapt the embedded CLIP to a small data set and write a report
 	$(BIN)/dear quickstart
