@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub import get_session, hf_hub_url, try_to_load_from_cache
 
 from dear.errors import HubError, backbone, option
 from dear.progress import logger
@@ -17,17 +16,21 @@ PATIENCE = 3.0
 
 
 def ask(repository: str, files: Sequence[str], name: str) -> None:
-    """Refuse what would have to be downloaded if the hub does not answer; any answer of the hub's will do."""
+    """Refuse what would have to be downloaded if the hub does not answer; any answer of the hub's will do.
+
+    The question is a plain one, without the hub's own headers: to make those, its library asks the hub something first.
+    What a refusal means is found out by whoever downloads.
+    """
     weights = {files[-1], *(["open_clip_pytorch_model.bin"] if files == WHOLE else [])}
     if any(isinstance(try_to_load_from_cache(repository, file), str) for file in weights):
         return
     try:
-        size = get_hf_file_metadata(hf_hub_url(repository, files[-1]), timeout=PATIENCE).size
-    except HfHubHTTPError:
-        return  # it has answered; what the answer means is found out by whoever downloads
+        answer = get_session().head(hf_hub_url(repository, files[-1]), timeout=PATIENCE)
     except Exception as error:  # the libraries below raise many kinds of errors over a network that is not there
         raise HubError(out_of_reach(name, repository, files)) from error
-    logger.info("downloading %s from huggingface.co/%s%s", name, repository, f", {size / 1e6:.0f} MB" if size else "")
+    size = answer.headers.get("x-linked-size", "")
+    told = f", {int(size) / 1e6:.0f} MB" if size.isdecimal() else ""
+    logger.info("downloading %s from huggingface.co/%s%s", name, repository, told)
 
 
 def out_of_reach(name: str, repository: str, files: Sequence[str]) -> str:
