@@ -70,7 +70,8 @@ def test_control_c_leaves_what_can_be_resumed_and_no_traceback(tiny_folders, tin
     words += ["--roles", tmp_path / "roles.json"]
     command = [sys.executable, "-c", "from dear.cli import main; main()", *map(str, words)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts) as process:
-        while process.poll() is None and not list(out.glob("grids/base-to-novel/runs/dear-*/checkpoint.safetensors")):
+        until = ("runs/dear-*/checkpoint.safetensors", "cells/zero_shot-*.json")  # one is halfway, the other done
+        while process.poll() is None and not all(list(out.glob(f"grids/base-to-novel/{one}")) for one in until):
             time.sleep(0.2)
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate()
