@@ -37,13 +37,14 @@ DEAR = (sys.executable, "-m", "dear")
 BUSY = (sys.executable, "-c", "while True: pass")
 HEIGHT = 24
 BAR = "━"
+BENCH = "bench base-to-novel --clip world --data world-textures --methods coop,maple --seeds 1 --epochs 3"
 
 
-def in_terminal(words: Sequence[str], columns: int, env: dict[str, str] | None = None) -> Iterator[tuple[float, bytes]]:
+def in_terminal(words: Sequence[str], columns: int) -> Iterator[tuple[float, bytes]]:
     """Run a command in a terminal; what it prints, with the seconds since it was started."""
     child, terminal = pty.fork()
     if not child:
-        os.environ.update({"TERM": "xterm-256color", **(env or {})})
+        os.environ["TERM"] = "xterm-256color"
         os.execv(words[0], list(words))
     start = time.perf_counter()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, columns, 0, 0))
@@ -78,9 +79,8 @@ def signs(_: Path) -> None:
 
     rows = []
     for words in [(), ("-h",), *leaves(typer.main.get_command(app))]:
-        seconds, first = next(
-            in_terminal([*DEAR, *words, *(["no-such-thing"] if words[:1] != ("-h",) and words else [])], 80)
-        )
+        wrong = [] if words in ((), ("-h",)) else ["no-such-thing"]  # nothing is to be carried out
+        seconds, first = next(in_terminal([*DEAR, *words, *wrong], 80))
         rows.append((" ".join(("dear", *words)), f"{seconds:.2f}", first.decode(errors="replace").strip()[:40]))
     print(table(("command", "seconds", "what"), rows))
 
@@ -100,30 +100,16 @@ def bars_of(words: Sequence[str], columns: int) -> list[str]:
 
 def captures(place: Path) -> None:
     """Train, bench, discover and predict while they run."""
-    photos, index = place / "photos", place / "run"
+    photos, run = place / "photos", place / "run"
     _drawings(photos)
     world = ["--clip", "world"]
     how = {
         "train": lambda out: ["train", "world-blooms", *world, "--epochs", "4", "--out", out],
-        "bench": lambda out: [
-            "bench",
-            "base-to-novel",
-            *world,
-            "--data",
-            "world-textures",
-            "--methods",
-            "coop,maple",
-            "--seeds",
-            "1",
-            "--epochs",
-            "3",
-            "--out",
-            out,
-        ],
+        "bench": lambda out: [*BENCH.split(), "--out", out],
         "discover": lambda out: ["roles", "discover", *world, "--images", str(photos), "--out", out],
-        "predict": lambda out: ["predict", str(index), str(photos), "--out", f"{out}.csv"],
+        "predict": lambda out: ["predict", str(run), str(photos), "--out", f"{out}.csv"],
     }
-    subprocess.run([*DEAR, "train", "world-blooms", *world, "--epochs", "1", "--out", str(index)], check=True)
+    subprocess.run([*DEAR, "train", "world-blooms", *world, "--epochs", "1", "--out", str(run)], check=True)
     for name, words in how.items():
         for columns in (60, 80, 120):
             found = bars_of([*DEAR, *words(str(place / f"{name}-{columns}"))], columns)

@@ -74,11 +74,10 @@ def _goal(found: Comparison, column: str) -> str:
         )
     wins = {row: _beaten(found, column, row) for row in (best, *tied)}
     surest = max(wins, key=lambda row: (wins[row], _mean(found, row, column)))
-    shown = f"shown to be better than {wins[best]} of the {len(found.complete) - 1} others"
+    shown = "not shown to be better than any other method"
     if wins[best]:
-        shown += f", but not than {_rest(found, column, tied)}"
-    else:
-        shown = "not shown to be better than any other method"
+        others = f"{wins[best]} of the {len(found.complete) - 1} others"
+        shown = f"shown to be better than {others}, but not than {_rest(found, column, tied)}"
     sure = (
         f"; {label(surest)} ({_mean(found, surest, column):.1f}) is the surer choice, shown to be better than "
         f"{wins[surest]}"
