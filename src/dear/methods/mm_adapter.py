@@ -1,12 +1,12 @@
 """Multi-Modal Adapter: a small attention block over the features of all classes and of the image.
 
-Shapes: B images, C classes, E joint embedding, D attention width, H heads, K = D / H.
+Shapes: B images, C classes, E joint embedding, D attention width, H heads, K = D / H, N bottleneck.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -62,7 +62,7 @@ class ClassTokens(NamedTuple):
     weight: Tensor
     """(C, H) sum of e^(score − most) over all classes."""
     mixed: Tensor
-    """(C, H, K) values of all classes, summed with these weights."""
+    """(C, H, N) values of all classes in the bottleneck, summed with these weights."""
 
 
 class MMAdapter(Method):
@@ -141,8 +141,8 @@ class MMAdapter(Method):
         scores_HCC = torch.einsum("ihk,jhk->hij", queries, keys)
         most_HC = scores_HCC.detach().amax(2)
         weights_HCC = torch.exp(scores_HCC - most_HC[..., None])
-        mixed_CHK = torch.einsum("hij,jhk->ihk", weights_HCC, values)
-        return ClassTokens(frozen, queries, keys, values, most_HC.T, weights_HCC.sum(2).T, mixed_CHK)
+        mixed_CHN = torch.einsum("hij,jhn->ihn", weights_HCC, self._into_bottleneck(values))
+        return ClassTokens(frozen, queries, keys, values, most_HC.T, weights_HCC.sum(2).T, mixed_CHN)
 
     def forward(
         self, clip: FrozenClip, image: Mapping[str, Tensor], text: ClassTokens, batch: Batch | None = None
@@ -164,20 +164,43 @@ class MMAdapter(Method):
         return Output({"logits": clip.temperature * cosines_BC}, {"cls": image_BE})
 
     def _additive(self, image_BE: Tensor, keys: Tensor, values: Tensor, text: ClassTokens) -> Tensor:
-        """Every class adds the image to what it found among the classes: O(B·C)."""
-        ratio = self.config.text_ratio
+        """Every class adds the image to what it found among the classes: O(B·C·N), no class feature is ever made."""
         score_BCH = torch.einsum("chk,bhk->bch", text.queries, keys) + 1
         most_BCH = torch.maximum(score_BCH, text.most).detach()
         before, extra = torch.exp(text.most - most_BCH), torch.exp(score_BCH - most_BCH)
         total = text.weight * before + extra
-        mixed = (before / total)[..., None] * text.mixed + (extra / total)[..., None] * values[:, None]
-        classes_BCE = unit(ratio * self.adapted(mixed) + (1 - ratio) * text.features)
-        return torch.einsum("be,bce->bc", image_BE, classes_BCE)
+        inner_BCN = torch.einsum("bch,chn->bcn", before / total, text.mixed)
+        inner_BCN = inner_BCN + torch.einsum("bch,bhn->bcn", extra / total, self._into_bottleneck(values))
+        last, inner_BCN = self._up(2), nn.functional.gelu(inner_BCN)
+        products_BCN = nn.functional.linear(inner_BCN, last.weight.T @ last.weight, 2 * last.bias @ last.weight)
+        length_BC = ((products_BCN * inner_BCN).sum(2) + last.bias @ last.bias).clamp_min(TINY).sqrt()
+        along_image_BC = torch.einsum("bcn,bn->bc", inner_BCN, image_BE @ last.weight) + image_BE @ last.bias[:, None]
+        along_class_BC = torch.einsum("bcn,cn->bc", inner_BCN, text.features @ last.weight) + text.features @ last.bias
+        return self._blended(along_image_BC / length_BC, along_class_BC / length_BC, image_BE, text)
+
+    def _into_bottleneck(self, values: Tensor) -> Tensor:
+        """What each head's values (…, H, K) are in the bottleneck after the attention (…, H, N), with its bias.
+
+        A head's shares sum to one, so a bias may be added before they mix the values.
+        """
+        first, out = self._up(0), self.mha.out_proj
+        maps_NHK = (first.weight @ out.weight).reshape(-1, *values.shape[-2:])
+        bias_N: Tensor = first(out.bias) / self.config.heads
+        return torch.einsum("...hk,nhk->...hn", values, maps_NHK) + bias_N
+
+    def _up(self, index: int) -> nn.Linear:
+        """A linear map of the additive variant's way out of the attention."""
+        return cast(nn.Linear, cast(nn.Sequential, self.upsampler)[index])
 
     def _blocked(self, image_BE: Tensor, keys: Tensor, values: Tensor, text: ClassTokens) -> Tensor:
-        """Every class sees the image alone, so all are moved towards one feature, and lengths follow from cosines."""
-        ratio, towards_BE = self.config.text_ratio, self.adapted(values)
-        along_BC = towards_BE @ text.features.T
-        square_BC = ratio**2 + (1 - ratio) ** 2 + 2 * ratio * (1 - ratio) * along_BC
-        moved_B1 = (image_BE * towards_BE).sum(1, keepdim=True)
-        return (ratio * moved_B1 + (1 - ratio) * image_BE @ text.features.T) / square_BC.clamp_min(TINY).sqrt()
+        """Every class sees the image alone, so all are moved towards one feature."""
+        towards_BE = self.adapted(values)
+        along_image_B1 = (image_BE * towards_BE).sum(1, keepdim=True)
+        return self._blended(along_image_B1, towards_BE @ text.features.T, image_BE, text)
+
+    def _blended(self, along_image: Tensor, along_class: Tensor, image_BE: Tensor, text: ClassTokens) -> Tensor:
+        """Cosines (B, C) of image features and blended class features, from what adapted ones have along both."""
+        ratio = self.config.text_ratio
+        square_BC = ratio**2 + (1 - ratio) ** 2 + 2 * ratio * (1 - ratio) * along_class
+        along_BC = ratio * along_image + (1 - ratio) * image_BE @ text.features.T
+        return along_BC / square_BC.clamp_min(TINY).sqrt()
