@@ -7,11 +7,14 @@ METHODS ?= all
 FIRST := zero_shot,dear,coop,cocoop,prograd,atprompt,tcp,vpt,ivlp,maple,promptsrc
 TABLE := --recipe shared --cached-views 10 --jobs 2 --threads 1 --resume
 TEACHER := results/teachers/promptsrc-{data}-{shots}shots-seed{seed}
-FEWER := --set views=2 --epochs-of tac=5,promptkd=4,textrefiner_promptkd=4 --set teacher='$(TEACHER)'
+FEWER := --set views=2 --epochs-of tac=5,promptkd=4,textrefiner_promptkd=4 --set teacher='$(TEACHER)' --set lm=results/language-model
+ON_FEATURES := zero_shot,linear_probe,clip_adapter,tip_adapter,tip_adapter_f,ape,ape_t,mm_adapter,role_gains
+IN_TOWERS := dear,coop,mmrlpp,promptsrc,clip_lora,textrefiner,textrefiner_promptkd,mma,llamp
+FEW_WORLD := world-textures,world-scenes,world-broad
 OWN_WORLD := world-textures,world-emblems,world-broad
 WORLD := world-blooms,world-things,world-places,world-emblems,world-scenes,world-broad,world-textures
 
-.PHONY: help install browser test lint types unit slow vectors docs tables photographs a11y readme quickstart clean
+.PHONY: help install browser test lint types unit slow vectors docs tables fewshot photographs a11y readme quickstart clean
 test: lint types unit docs ## what CI runs: style, types, every test that is not slow, the documentation
 
 help: ## list the targets
@@ -59,6 +62,12 @@ tables: install ## the small form of the tables on the embedded world, into resu
 	$(BIN)/dear compare --clip world --data $(WORLD) --methods $(METHODS) --seeds 1,2,3 $(TABLE) \
 	  $(if $(filter all,$(METHODS)),$(FEWER)) --out results/world
 	$(BIN)/dear compare --clip world --data $(OWN_WORLD) --methods $(FIRST) --seeds 1 $(TABLE) --recipe own --out results/own
+
+fewshot: install ## few-shot with 4 and 16 shots on the embedded world, into results/; three seeds on features, one in towers
+	$(BIN)/dear compare --protocol few-shot --shots 4,16 --clip world --data $(FEW_WORLD) --methods $(ON_FEATURES) --seeds 1,2,3 $(TABLE) \
+	  --out results/few-shot
+	$(BIN)/dear compare --protocol few-shot --shots 4,16 --clip world --data $(FEW_WORLD) --methods $(ON_FEATURES),$(IN_TOWERS) --seeds 1 $(TABLE) \
+	  --epochs-of textrefiner_promptkd=4 --set teacher='$(subst teachers,teachers/few-shot,$(TEACHER))' --set lm=results/language-model --out results/few-shot
 
 photographs: install ## the same on photographs: CLIP=NAME, DATA=FOLDER with caltech-101, ROLES=MAP
 	$(BIN)/dear compare --clip $(CLIP) --data-root $(DATA) --data caltech101 --roles $(ROLES) --methods $(METHODS) --seeds 1 \

@@ -6,23 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from functools import cache
 
 import pytest
 
-from dear.backbone import load
 from dear.evaluation import grid as grid_module
 from dear.evaluation.defaults import default_data
 from helpers import TINY_CONFIGS, heed_interrupts, make_photos
 from needs import needs_posix
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _load_once():
-    """Backbones never change, so commands in one process can share them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "load_clip", cache(load.load_clip))
-        yield
+pytestmark = pytest.mark.usefixtures("loaded_once")
 
 
 @pytest.fixture(scope="module")

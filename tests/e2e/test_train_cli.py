@@ -6,14 +6,12 @@ import re
 import shlex
 import shutil
 import sys
-from functools import cache
 
 import pytest
 from PIL import Image
 
 import dear
 import dear.files
-from dear.backbone import load
 from dear.cli import main
 from dear.engine import run as run_module
 from dear.errors import ConfigError
@@ -21,15 +19,7 @@ from helpers import TINY_CONFIGS, make_photos
 
 CLASSES = ["ant", "bee", "cow", "dog"]
 
-pytestmark = pytest.mark.xdist_group("train")  # one run for all
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _load_once():
-    """Backbones never change, so commands in one process can share them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "load_clip", cache(load.load_clip))
-        yield
+pytestmark = [pytest.mark.xdist_group("train"), pytest.mark.usefixtures("loaded_once")]  # one run for all
 
 
 @pytest.fixture(scope="module")
