@@ -7,6 +7,7 @@ python benchmarks/which_method.py --write    # put them into the page
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +93,21 @@ def _needs(method: str) -> str:
     return about.needs if about and about.needs != "nothing" else "–"
 
 
+def between(text: str, tables: Mapping[str, str]) -> str:
+    """A page with every table put between the two marks that bear its name."""
+    for name, made in tables.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, mark, rest = text.partition(begin)
+        if not mark or end not in rest:
+            raise ValueError(f"the page has no place for the table {name!r}: {begin} … {end}")
+        text = f"{before}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
+    return text
+
+
 def page(text: str) -> str:
     """The page with its tables made anew."""
     world, photographs, few = read("world"), read("photographs"), read("few-shot")
-    tables = {"accuracy": accuracy_table(world, photographs, few), "cost": cost_table(world, few)}
-    for name, made in tables.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        before, _, rest = text.partition(begin)
-        text = f"{before}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
-    return text
+    return between(text, {"accuracy": accuracy_table(world, photographs, few), "cost": cost_table(world, few)})
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import dear
+from dear.bars import watched
 from dear.data.dataset import Item
 from dear.data.prompts import class_list
 from dear.engine import run as runs
@@ -308,3 +309,12 @@ def test_the_attention_is_that_of_all_tokens_together(variant, clip):
     mixed = torch.nn.functional.normalize(0.2 * y + 0.8 * tokens, dim=-1)
     expected = clip.temperature * (mixed[:, 4:] * mixed[:, :4]).sum(-1)
     assert torch.allclose(model(shown).logits, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "stage", "count"), [("ape", "searching", 5), ("linear_probe", "fitting", 15)])
+def test_a_search_says_how_far_it_is(name, stage, count, clip):
+    """With many classes a search takes minutes."""
+    heard = []
+    with watched(lambda *told: heard.append(told)):
+        trained(name, clip)
+    assert [told for told in heard if told[0] == stage] == [(stage, done, count) for done in range(count + 1)]

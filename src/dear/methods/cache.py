@@ -19,6 +19,7 @@ from dear.config import Settings
 from dear.data.prompts import ClassList, class_list
 from dear.methods.base import Batch, Draw, Method, Needs, Output, unit
 from dear.methods.sentences import name_bytes, places, same_classes, text_weights, usual_templates
+from dear.progress import stage
 
 Scale = Annotated[float, Field(gt=0)]
 """Where a search ends."""
@@ -93,12 +94,14 @@ def search(
     α needs no exponential of its own.
     """
     found = []
-    for beta in betas:
-        by_gamma = [
-            [int((torch.add(base_MC, bonus_MC, alpha=alpha).argmax(1) == labels_M).sum()) for alpha in alphas]
-            for bonus_MC in map(Tensor.contiguous, bonuses(beta))
-        ]
-        found.append(np.array(by_gamma).T)
+    with stage("searching", len(betas)) as advance:
+        for done, beta in enumerate(betas, start=1):
+            by_gamma = [
+                [int((torch.add(base_MC, bonus_MC, alpha=alpha).argmax(1) == labels_M).sum()) for alpha in alphas]
+                for bonus_MC in map(Tensor.contiguous, bonuses(beta))
+            ]
+            found.append(np.array(by_gamma).T)
+            advance(done)
     return np.stack(found)
 
 

@@ -6,7 +6,7 @@ Shapes: N training images, C classes, E joint embedding.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from dear.methods.about import About
 from dear.methods.base import Batch, Draw, Method, Needs, Output
 from dear.methods.recipe import Recipe
 from dear.methods.sentences import name_bytes, places, same_classes
+from dear.progress import stage
 
 Numbers = np.ndarray[Any, Any]
 MOST_VALIDATION_SHOTS = 4
@@ -60,8 +61,10 @@ class Searched(NamedTuple):
 class Probe:
     """Fits on the same images, one per strength."""
 
-    def __init__(self, features: Numbers, labels: Numbers, max_iter: int = 1000) -> None:
-        self._x, self._y, self._max_iter = features.astype(np.float64), labels, max_iter
+    def __init__(
+        self, features: Numbers, labels: Numbers, max_iter: int = 1000, on_fit: Callable[[int], None] | None = None
+    ) -> None:
+        self._x, self._y, self._max_iter, self._on_fit = features.astype(np.float64), labels, max_iter, on_fit
         self.fits: dict[float, LogisticRegression] = {}
 
     def fit(self, C: float) -> LogisticRegression:
@@ -70,6 +73,8 @@ class Probe:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 self.fits[C] = LogisticRegression(C=C, max_iter=self._max_iter).fit(self._x, self._y)
+            if self._on_fit is not None:
+                self._on_fit(len(self.fits))
         return self.fits[C]
 
     def search(self, features: Numbers, labels: Numbers, coarse: Sequence[float], steps: int) -> Searched:
@@ -156,11 +161,13 @@ class LinearProbe(Method):
         labels, chosen = draw.labels.cpu().numpy(), self.config.C
         if len(set(labels.tolist())) < 2:
             raise ConfigError("linear_probe needs images of at least two classes: add another class.")
-        probe = Probe(_numbers(draw.image["plain:feature"]), labels, self.config.max_iter)
-        if held is not None:
-            features, right = _numbers(held.image["feature"]), held.labels.cpu().numpy()
-            chosen = probe.search(features, right, self.config.coarse, self.config.steps).C
-        self.remember(probe.fit(chosen), draw.classes)
+        fits = len(self.config.coarse) + self.config.steps if held is not None else 1
+        with stage("fitting", fits) as advance:
+            probe = Probe(_numbers(draw.image["plain:feature"]), labels, self.config.max_iter, on_fit=advance)
+            if held is not None:
+                features, right = _numbers(held.image["feature"]), held.labels.cpu().numpy()
+                chosen = probe.search(features, right, self.config.coarse, self.config.steps).C
+            self.remember(probe.fit(chosen), draw.classes)
         self.C_pen.fill_(chosen)
 
     def remember(self, fit: LogisticRegression, classes: ClassList) -> None:
