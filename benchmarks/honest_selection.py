@@ -24,10 +24,10 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.dataset import Dataset
 from dear.datasets import opened
+from dear.engine.drawn import held_images
 from dear.engine.job import Job, make_job
 from dear.engine.loop import Metrics
 from dear.engine.run import run_job
-from dear.engine.states import held_images
 from dear.markdown import table
 from dear.methods.base import Draw
 from dear.model import Model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -102,7 +102,9 @@ def problems(error: ValidationError, known: Iterable[str] = ()) -> list[str]:
     for item in found[:MOST_NAMED]:
         where = ".".join(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ").rstrip(".")
-        if item["type"] == "extra_forbidden":
+        if item["type"] in ("tuple_type", "missing", "too_long") and (usual := _usual_list(known, item["loc"])):
+            sentences.append(f"{item['loc'][0]} is {_short(item['input'])}: give a list such as {usual}.")
+        elif item["type"] == "extra_forbidden":
             near = did_you_mean(where, known, most=1) or (f" Known: {', '.join(known)}." if known else "")
             sentences.append(f"There is no setting {where!r}.{near}")
         elif where and not isinstance(item["input"], dict | list | tuple):
@@ -111,6 +113,13 @@ def problems(error: ValidationError, known: Iterable[str] = ()) -> list[str]:
             sentences.append(f"{where}: {message}." if where else f"{message}.")
     more = len(found) - MOST_NAMED
     return [*sentences, *([f"There are {more} more problems."] if more > 0 else [])]
+
+
+def _usual_list(known: Iterable[str], loc: Sequence[int | str]) -> str:
+    """The default of the field that a problem is in, if that is a list."""
+    field = known.get(str(loc[0])) if isinstance(known, Mapping) and loc else None
+    default = getattr(field, "default", None)
+    return _short(list(default)) if isinstance(default, tuple) and default else ""
 
 
 def _short(value: object) -> str:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import dear
 from dear.cli import app
+from dear.data.prompts import class_list
 from dear.errors import ConfigError
 from helpers import build, make_photos, move_parameters, plain_images
 from tiny_lm import tiny_lm
@@ -85,3 +86,10 @@ def test_trained_by_command_with_descriptions(tiny_folders, tmp_path):
     found = CliRunner().invoke(app, words)
     assert found.exit_code == 0, found.output
     assert dear.load(tmp_path / "run").classes.descriptions == {name: TOLD[name] for name in ("cat", "dog")}
+
+
+def test_a_long_description_is_cut(clip):
+    """The class name is not at fault, so it must not be blamed."""
+    model = build("llamp", clip, NAMES, lm=tiny_lm(), paraphrases=2)
+    told = class_list(NAMES, "a photo of a {}.", descriptions=dict.fromkeys(NAMES, ("very long " * 60,)))
+    assert model.method.targets(clip, told).shape == (len(NAMES), clip.geometry.embed_dim)

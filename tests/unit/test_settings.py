@@ -81,3 +81,9 @@ def test_images_or_states(model):
 def test_one_line_description(model):
     assert repr(model).endswith(", 3 classes, 1,558 parameters beside CLIP's 1,841,633)")
     assert "\n" not in repr(model.clip)
+
+
+@pytest.mark.parametrize("told", ["7,7", [7, 7], [7, 7, 1, 1]])
+def test_a_list_of_another_length_is_shown_one(told):
+    with pytest.raises(ConfigError, match=r"search_scale is .*: give a list such as \[7.0, 7.0, 0.5\]\."):
+        dear.get_method("ape").Config(search_scale=told)

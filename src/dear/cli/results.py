@@ -32,12 +32,15 @@ def tell_trained(job: Job, out: Path, steps: int) -> None:
 
 def next_commands(job: Job, out: Path) -> str:
     """The next commands as they can be typed, each with a remark that a shell takes for a comment."""
+    from dear.methods.registry import get_method
+
     run, tested = f"{_word(out)}{_extended()}", _tested(job)
     image = IMAGE if tested is None else _word(_file(job.dataset, tested.id) or IMAGE)
     rows = [(f"dear predict {run} {image}", "what an image shows")]
     if tested is not None:
+        half = "" if job.half == "all" or get_method(job.method).needs.novel else f" --half {job.half}"
         rows = [
-            (f"dear eval {run}", "how good it is, beside plain CLIP"),
+            (f"dear eval {run}{half}", "how good it is, beside plain CLIP"),
             (f"dear report {run}", "a page about it, with images"),
             *rows,
         ]

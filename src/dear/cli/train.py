@@ -95,11 +95,16 @@ def _train(job: Job, clip: FrozenClip, out: Path, training: ask.Training, how: d
     from dear.data.images import passed_over_sentence
     from dear.engine.job import UNLABELLED
     from dear.engine.run import run_job
+    from dear.errors import option
+    from dear.methods.registry import get_method
 
     counts = Counter(item.label for item in job.items)
     few = [name for label, name in enumerate(job.class_names) if counts[label] < job.shots]
     if few and UNLABELLED not in counts:
         say(f"note: {len(few)} class(es) have fewer than {job.shots} images, such as {few[0]!r}: all of them are used.")
+    own, told = get_method(job.method).recipe, {k: v for k, v in job.train.changes().items() if v is not None}
+    if told and not own.epochs and not own.steps_per_shot:
+        say(f"note: {job.method} is fitted without training steps: {option(**told)} changes nothing.")
     place = Path(job.dataset.source or "none of a folder")
     if place.is_dir() and (others := passed_over_sentence(place)):
         say(f"note: {others}")
@@ -113,6 +118,7 @@ def _train(job: Job, clip: FrozenClip, out: Path, training: ask.Training, how: d
 
     _, progress = run_job(job, clip, out, on_step=on_step, **how)
     write_config()
+    problems.update(dict.fromkeys(progress.problems))
     _tell_problems(list(problems), progress.skipped, out)
     return progress.step
 

@@ -43,6 +43,8 @@ class Progress:
     """State of the gradient scaler (fp16 only)."""
     best: Sequence[float] | None = None
     """Accuracy of the best epoch on held-out images, and how many epochs there were until then."""
+    problems: tuple[str, ...] = ()
+    """What was wrong with images that are looked at before and after the steps; of those in steps, `on_step` hears."""
 
 
 class Pace:

@@ -13,8 +13,9 @@ from dear import __version__
 from dear.artefact import identity
 from dear.backbone.clip import FrozenClip
 from dear.config import Settings, named_first, named_now, whole_number
+from dear.data.catalog import declarations
 from dear.data.dataset import Dataset, Item
-from dear.data.splits import Half, few_shot, held_out, labels_of, restrict
+from dear.data.splits import Half, few_shot, held_out, labels_of, left_over, restrict
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError
 from dear.files import sha256
@@ -49,6 +50,8 @@ class Job:
     cached_views: int = 0
     """0: every epoch draws new views; else the number of cached views per image."""
     half: Half = "all"
+    validate: bool = False
+    """Whether validation and undrawn images will be tested on, so that nothing may be chosen on them."""
 
     def __repr__(self) -> str:
         """One line instead of every item."""
@@ -88,15 +91,18 @@ class Job:
         )
 
     def held(self) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
-        """Images to train on, and images to choose on: of the validation split, else held out from the shots.
+        """Images to train on, and images to choose on.
 
-        Never from undrawn training images: without a test split those are what is tested. With one shot, nothing is
-        held out.
+        The latter are of the validation split; of a published data set without one, ImageNet, training images that were
+        not drawn; else they are held out from the shots, and with one shot there are none. What will be tested is never
+        taken: undrawn images where there is no test split, and those and the validation split with `validate`.
         """
-        labels = labels_of(self.dataset, self.half)
-        found = restrict(self.dataset.val, labels)
-        if found:
-            return self.items, few_shot(found, min(self.shots, HELD_OUT), self.seed)
+        labels, found = labels_of(self.dataset, self.half), tuple[Item, ...]()
+        if not self.validate:
+            published = self.dataset.test and self.dataset.name in declarations()
+            found = self.dataset.val or (left_over(self.dataset.train, self.items) if published else ())
+        if chosen_on := few_shot(restrict(found, labels), min(self.shots, HELD_OUT), self.seed):
+            return self.items, chosen_on
         return held_out(self.items, min(self.shots // 4 or self.shots // 2, HELD_OUT), self.seed)
 
     def split(self, method: Method) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
@@ -129,7 +135,8 @@ def make_job(
             tuple(Item(item.id, UNLABELLED) for item in sorted(seen, key=lambda item: item.id)),
             dataset.class_names,
         )
-    return Job(dataset=dataset, items=items, class_names=names, shots=shots, seed=seed, half=half, **others)
+    told: dict[str, Any] = {"shots": shots, "seed": seed, "half": half, "validate": validate, **others}
+    return Job(dataset=dataset, items=items, class_names=names, **told)
 
 
 def describe(job: Job, model: Model) -> dict[str, Any]:

@@ -23,12 +23,13 @@ from dear.data.dataset import Dataset, Item
 from dear.data.splits import shots_to_json
 from dear.datasets import refuse_inside
 from dear.engine.checkpoint import Progress
+from dear.engine.drawn import Problems, drawn_images, held_images
 from dear.engine.feed import Feed, Read, live_views
 from dear.engine.job import Job, describe, fingerprint, versions
 from dear.engine.loop import Metrics, check_whole_batch, train
 from dear.engine.old_runs import RunRecord, from_format_1
 from dear.engine.ranks import Ranks, join
-from dear.engine.states import cached_views, drawn_images, fixed_views, held_images
+from dear.engine.states import cached_views, fixed_views
 from dear.errors import ArtefactError, ConfigError, DataError, DearError, TrainingError, option
 from dear.files import read_regular, sync_folder, write_atomic
 from dear.folders import LOCK, MARKER, check_ours, held, remove_leftovers, remove_ours
@@ -138,15 +139,16 @@ def _to_its_end(
 ) -> Progress:
     """Everything between an untrained model and a finished one: begin, steps, finish."""
     items, kept_back = job.split(model.method)
-    draw = _draw(job, model, items, workers, how["cache"])
-    held = held_images(model, job.dataset, kept_back, seed=job.seed, workers=workers)
+    problems: Problems = {}
+    draw = _draw(job, model, items, workers, how["cache"], problems)
+    held = held_images(model, job.dataset, kept_back, seed=job.seed, workers=workers, problems=problems)
     if draw is not None and not resuming:
         model.method.begin(model.clip, draw)
     judge = partial(_accuracy, model, held) if held is not None else None
     progress = _train(job, model, items, folder, ranks, resuming, judge=judge, workers=workers, **how)
     if draw is not None:
         model.method.finish(model.clip, draw, held)
-    return progress
+    return replace(progress, skipped=progress.skipped + len(problems), problems=tuple(problems))
 
 
 @torch.no_grad()
@@ -159,7 +161,9 @@ def _accuracy(model: Model, held: Draw) -> float:
     return right / held.labels.shape[0]
 
 
-def _draw(job: Job, model: Model, items: Sequence[Item], workers: int, cache: Path | None) -> Draw | None:
+def _draw(
+    job: Job, model: Model, items: Sequence[Item], workers: int, cache: Path | None, problems: Problems
+) -> Draw | None:
     """The drawn images as quantities, for methods that look at them before or after training."""
     if not (model.method.overrides("begin") or model.method.overrides("finish")):
         return None
@@ -167,7 +171,13 @@ def _draw(job: Job, model: Model, items: Sequence[Item], workers: int, cache: Pa
         return Draw({}, torch.empty(0, dtype=torch.int64), model.required_classes(), job.seed)
     recipe = job.resolved
     how: dict[str, Any] = {"crop": recipe.crop, "augment": recipe.augment, "workers": workers, "cache": cache}
-    return drawn_images(model, job.dataset, items, seed=job.seed, **how)
+    draw = drawn_images(model, job.dataset, items, seed=job.seed, problems=problems, **how)
+    gone = sorted({item.label for item in items} - set(draw.labels.tolist()))
+    problems |= {
+        f"None of the images of {job.class_names[label]!r} can be read: nothing is learned of it.": None
+        for label in gone
+    }
+    return draw
 
 
 def _views(

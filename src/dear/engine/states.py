@@ -22,12 +22,11 @@ from dear.artefact import identity
 from dear.backbone.frozen import PLAIN, TERMS, States, shape_of
 from dear.data.dataset import Dataset, Item
 from dear.data.images import ImageList, image_batches
-from dear.engine.feed import Read, Views, view_draw
+from dear.engine.feed import Read, Views
 from dear.engine.ranks import Ranks
 from dear.engine.store import PrefixStore, prefix_key
 from dear.errors import ImageError
 from dear.files import letters
-from dear.methods.base import Draw
 from dear.model import Model
 
 BATCH = 64  # images at once through the frozen layers
@@ -297,83 +296,3 @@ def fixed_views(model: Model, dataset: Dataset, items: Sequence[Item], *, worker
         return rows[index]
 
     return read
-
-
-def drawn_images(
-    model: Model,
-    dataset: Dataset,
-    items: Sequence[Item],
-    *,
-    seed: int,
-    crop: tuple[float, float],
-    augment: bool = True,
-    workers: int,
-    cache: Path | None = None,
-) -> Draw:
-    """The images to train on as quantities, for `begin` and `finish`: augmented views of each, as many as the method
-    needs, and the image without augmentation for names that begin with "plain:".
-
-    What `forward` reads is left out if training asks for it without augmentation only; that may come from the cache.
-    """
-    clip, needs, names = model.clip, model.method.needs, model.names(training=True)
-    plain = [name for name in names if name.startswith(PLAIN)]
-    own = [name for name in names if name not in plain and (PLAIN + name not in plain or name in needs.training)]
-    transform = replace(clip.preprocess_train, scale=crop)
-
-    def drawn(view: int) -> ImageList:
-        def augmented(place: int) -> Any:
-            item = items[place]
-            picture = dataset.open(item.id)
-            return transform(picture, view_draw(seed, 0, item.id, view)) if augment else clip.preprocess_eval(picture)
-
-        return ImageList(tuple(item.id for item in items), augmented)
-
-    kept, image = list(range(len(items))), States()
-    count = needs.views if needs.passes is None else needs.passes
-    if own and count:
-        passes = [_all_states(model, drawn(view), lambda image: image, own, workers) for view in range(count)]
-        kept, image = passes[0][0], {name: torch.stack([states[name] for _, states in passes]) for name in own}
-    if plain:
-        shown = [items[place] for place in kept]
-        good, found = _plain_states(model, dataset, shown, plain, cache, workers)
-        image = {name: tensor[:, good] for name, tensor in image.items()} | found
-        kept = [kept[place] for place in good]
-    labels = torch.tensor([items[place].label for place in kept])
-    return Draw(image, labels.to(clip.device), model.required_classes(), seed)
-
-
-def _plain_states(
-    model: Model, dataset: Dataset, items: Sequence[Item], names: Sequence[str], cache: Path | None, workers: int
-) -> tuple[list[int], States]:
-    """Which items can be read, and their quantities without augmentation, by names that begin with "plain:"."""
-    bare = [name.removeprefix(PLAIN) for name in names]
-    how: dict[str, Any] = {"cache": cache, "batch_size": BATCH, "workers": workers, "problems": {}, "names": bare}
-    parts = list(evaluation_states(model, dataset, items, **how))
-    if not parts:
-        raise ImageError("None of the images can be read.")
-    found = {PLAIN + name: torch.cat([part.states[name] for part in parts]) for name in bare}
-    return [index for part in parts for index in part.indices], found
-
-
-def held_images(model: Model, dataset: Dataset, items: Sequence[Item], *, seed: int, workers: int) -> Draw | None:
-    """Held-out images as quantities, without augmentation; None if there are none."""
-    if not items:
-        return None
-    kept, image = _all_states(model, dataset.images(items), model.clip.preprocess_eval, model.names(), workers)
-    labels = torch.tensor([items[place].label for place in kept])
-    return Draw(image, labels.to(model.clip.device), model.required_classes(), seed)
-
-
-def _all_states(
-    model: Model, images: ImageList, preprocess: Callable[..., Tensor], names: Sequence[str], workers: int
-) -> tuple[list[int], States]:
-    """Which images can be read, and their quantities."""
-    parts: list[States] = []
-    kept: list[int] = []
-    for part in image_batches(images, preprocess, size=BATCH, workers=workers):
-        if part.images is not None:
-            parts.append(model.states(part.images.to(model.clip.device), names=names))
-            kept += part.indices
-    if not parts:
-        raise ImageError("None of the images can be read.")
-    return kept, {name: torch.cat([part[name] for part in parts]) for name in names}

@@ -41,6 +41,7 @@ from dear.evaluation.tested import items_to_test
 from dear.extensions import added
 from dear.files import sha256, write_atomic
 from dear.folders import check_ours, held, remove_leftovers, remove_ours
+from dear.methods.sentences import shares_classes
 from dear.model import Model
 from dear.progress import stage
 
@@ -240,13 +241,11 @@ def _try_classes(cell: Cell, model: Model, setting: Setting) -> None:
         dataset = _dataset(name, setting.data_root)
         labels = labels_of(dataset, half)
         few = dataset.classes(dataset.class_names[labels.start : labels.stop][:2])
-        if all(one in model.trained_on for one in few.names):
+        if all(one in model.trained_on for one in few.names) and shares_classes(cell.data, name):
             continue
         if not model.method.needs.novel:
-            raise ConfigError(
-                f"{cell.method} knows only the classes it was trained on, but {cell.protocol} tests others: leave it "
-                f"out."
-            )
+            knows = f"{cell.method} knows only the classes it was trained on"
+            raise ConfigError(f"{knows}, but {cell.protocol} tests others: leave it out.")
         model.for_classes(few).frozen_parts()
 
 

@@ -115,6 +115,7 @@ class APE(CacheMethod):
     )
     numbers: ClassVar[tuple[str, ...]] = ("beta", "alpha", "gamma")
     smallest: ClassVar[tuple[float, ...]] = (SMALLEST, SMALLEST, 0.0)
+    reads_descriptions: ClassVar[bool] = True
     drawn: ClassVar[tuple[str, ...]] = (*CacheMethod.drawn, "channels", "d")
     config: APEConfig
 

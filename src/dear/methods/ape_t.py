@@ -89,6 +89,7 @@ class APET(CacheMethod):
         code="yangyangyang127/APE 70460de",
         licence="none stated",
     )
+    reads_descriptions: ClassVar[bool] = True
     drawn: ClassVar[tuple[str, ...]] = (*CacheMethod.drawn, "channels", "res", "value_weights")
     config: APETConfig
 

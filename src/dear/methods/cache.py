@@ -116,6 +116,7 @@ class CacheMethod(Method):
     """Text logits plus α times, for each class, the summed and sharpened affinities to its cached images."""
 
     learns_keys: ClassVar[bool] = False
+    reads_descriptions: ClassVar[bool] = False
     numbers: ClassVar[tuple[str, ...]] = ("beta", "alpha")
     smallest: ClassVar[tuple[float, ...]] = (SMALLEST, SMALLEST)
     """What is chosen on held-out images, the slowest loop first."""
@@ -127,7 +128,8 @@ class CacheMethod(Method):
         for template in self.config.templates:
             class_list(["class"], template)  # refuses what is no template
         self.needs = Needs(passes=self.config.passes, held_out=self.config.search)
-        keys = torch.empty(0, clip.geometry.embed_dim)
+        self._width = clip.geometry.embed_dim
+        keys = torch.empty(0, self._width)
         if self.learns_keys:
             self.keys = nn.Parameter(keys)
         else:
@@ -153,15 +155,18 @@ class CacheMethod(Method):
         self.trained_data.data = name_bytes(classes.dataset).to(labels_N.device)
 
     def check_drawn(self) -> None:
-        """Refuse labels that name no class, or another number of keys."""
-        count, classes = self.keys.shape[0], self.per_class.shape[0]
-        fits = self.keys.ndim == 2 and self.labels.shape == (count,) and self.per_class.ndim == 1
-        if not fits or not torch.equal(torch.bincount(self.labels.clamp_min(0), minlength=classes), self.per_class):
+        """Refuse keys of another width, labels that name no class, or another number of keys."""
+        if self.keys.ndim != 2 or self.keys.shape[1] != self._width:
+            raise ValueError(f"keys are not of width {self._width}")
+        labels, classes = self.labels, self.per_class.shape[0] if self.per_class.ndim == 1 else -1
+        fits = labels.shape == (self.keys.shape[0],) and bool(((labels >= 0) & (labels < classes)).all())
+        if not fits or not torch.equal(torch.bincount(labels, minlength=classes), self.per_class):
             raise ValueError("keys, labels and per_class do not fit together")
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> KnownClasses:
-        """Text features from templates and descriptions."""
-        weights = text_weights(clip, classes, usual_templates(classes, self.config.templates))
+        """Text features from templates and, for methods that read them, descriptions."""
+        templates = usual_templates(classes, self.config.templates)
+        weights = text_weights(clip, classes, templates, described=self.reads_descriptions)
         return KnownClasses(weights, places(classes, clip.device), classes.dataset)
 
     def text(self, clip: FrozenClip, frozen: KnownClasses, batch: Batch | None = None) -> CacheText:

@@ -20,7 +20,7 @@ from torch import Tensor
 from dear.backbone.clip import FrozenClip
 from dear.config import Settings
 from dear.data.prompts import ClassList
-from dear.errors import ConfigError
+from dear.errors import ConfigError, CorruptArtefactError, option
 from dear.methods.about import About
 from dear.methods.base import Batch, Draw, Method, Needs, Output
 from dear.methods.recipe import Recipe
@@ -72,6 +72,7 @@ class Probe:
         if C not in self.fits:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
+                warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)  # few shots are meant
                 self.fits[C] = LogisticRegression(C=C, max_iter=self._max_iter).fit(self._x, self._y)
             if self._on_fit is not None:
                 self._on_fit(len(self.fits))
@@ -146,15 +147,16 @@ class LinearProbe(Method):
         self.intercept: Tensor
         self.trained_data: Tensor
         self.C_pen: Tensor
-        self.register_buffer("coef", torch.empty(0, clip.geometry.embed_dim))
+        self._width = clip.geometry.embed_dim
+        self.register_buffer("coef", torch.empty(0, self._width))
         self.register_buffer("intercept", torch.empty(0))
         self.register_buffer("trained_data", name_bytes(None))
         self.register_buffer("C_pen", torch.tensor(self.config.C))
 
     def check_drawn(self) -> None:
-        """Refuse another number of intercepts."""
-        if self.coef.ndim != 2 or self.intercept.shape != self.coef.shape[:1]:
-            raise ValueError("coef and intercept do not fit together")
+        """Refuse another width, or another number of intercepts."""
+        if self.coef.ndim != 2 or self.coef.shape[1] != self._width or self.intercept.shape != self.coef.shape[:1]:
+            raise ValueError(f"coef and intercept do not fit together, or coef is not of width {self._width}")
 
     def finish(self, clip: FrozenClip, draw: Draw, held: Draw | None) -> None:
         """Fit; the strength of the data term is chosen on held-out images, if there are any."""
@@ -188,8 +190,13 @@ class LinearProbe(Method):
     def text(self, clip: FrozenClip, frozen: TrainedPlaces, batch: Batch | None = None) -> Tensor:
         """The rows to read (C,); other classes than the trained ones are refused."""
         if not same_classes(self.trained_data, frozen.dataset) or bool((frozen.seen < 0).any()):
-            raise ConfigError("linear_probe predicts only classes it was trained on: leave out the others.")
-        return frozen.seen.clamp_max(self.coef.shape[0])
+            knows = "linear_probe predicts only classes it was trained on"
+            half = f"test the half that was trained, such as {option(half='base')}"
+            raise ConfigError(f"{knows}: leave out the others, or {half}.")
+        fitted = self.coef.shape[0]
+        if fitted and int(frozen.seen.max()) >= fitted:
+            raise CorruptArtefactError(f"The linear probe has {fitted} classes, fewer than it was trained on.")
+        return frozen.seen.clamp_max(fitted)
 
     def forward(
         self, clip: FrozenClip, image: Mapping[str, Tensor], text: Tensor, batch: Batch | None = None

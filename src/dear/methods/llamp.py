@@ -233,7 +233,7 @@ class LLaMP(Method):
         for name, prompt in zip(classes.names, classes.prompts(), strict=True):
             told = (classes.descriptions or {}).get(name) or ()
             sentences = [f"{prompt.removesuffix('.')} with {one}" for one in told] or [prompt]
-            found.append(unit(clip.text.encode(sentences)).mean(0))
+            found.append(unit(clip.text.encode(sentences, cut=bool(classes.descriptions))).mean(0))
         return unit(torch.stack(found))
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> Told:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dear.backbone.clip import FrozenClip
+from dear.data.catalog import declarations
 from dear.data.prompts import DEFAULT_TEMPLATE, ClassList
 from dear.methods.base import tokens_of, unit
 
@@ -26,14 +27,18 @@ SEVEN = (
 """The templates that are used together for ImageNet's classes."""
 IMAGENETS = ("imagenet", "imagenetv2", "imagenet_sketch", "imagenet_a", "imagenet_r")
 """Data sets whose classes are ImageNet's."""
+WORLD, BROAD_WORLD = "world-", "world-broad"
+"""How the world's data sets begin, and what the names of those with the same classes begin with."""
 
 
-def text_weights(clip: FrozenClip, classes: ClassList, templates: Sequence[str] = ()) -> Tensor:
-    """Class features (C, E) from the list's template, or others, and the sentences about each class, if there are any:
+def text_weights(
+    clip: FrozenClip, classes: ClassList, templates: Sequence[str] = (), *, described: bool = False
+) -> Tensor:
+    """Class features (C, E) from the list's template, or others, and, if `described`, what is told about each class:
     unit length each, averaged, unit length again. Sentences that are too long are cut.
     """
     tokens_of(clip, classes)  # refuses classes that look the same
-    told = classes.descriptions or {}
+    told = classes.descriptions or {} if described else {}
     prompts = [classes.prompts(template) for template in templates or (classes.template,)]
     sentences = [[*own, *told.get(name, ())] for name, *own in zip(classes.names, *prompts, strict=True)]
     features = unit(clip.text.encode([one for of_class in sentences for one in of_class], cut=bool(told)))
@@ -56,11 +61,20 @@ def name_bytes(name: str | None) -> Tensor:
 
 
 def same_classes(trained: Tensor, dataset: str | None) -> bool:
-    """Whether equal names are the same classes: those of the data set that was trained on, known by `name_bytes`, or of
-    no data set in particular.
+    """Whether equal names are the same classes as those of the data set that was trained on, known by `name_bytes`."""
+    return shares_classes(bytes(trained.tolist()).decode(errors="replace"), dataset)
+
+
+def shares_classes(one: str | None, other: str | None) -> bool:
+    """Whether equal names mean the same in two data sets. In two different ones of the catalogue or of the world they
+    do not, but in the variants of ImageNet; a person's own folders and lists are taken at their word.
     """
-    name = bytes(trained.tolist()).decode(errors="replace")
-    return not name or dataset in (None, name) or {name, dataset} <= set(IMAGENETS)
+    if not one or not other or one == other or {one, other} <= set(IMAGENETS):
+        return True
+    if one.startswith(BROAD_WORLD) and other.startswith(BROAD_WORLD):
+        return True
+    known = declarations()
+    return not all(name in known or name.startswith(WORLD) for name in (one, other))
 
 
 def places(classes: ClassList, device: torch.device) -> Tensor:

@@ -93,9 +93,10 @@ def run_page(
 
 
 def evaluate_halves(model: Model, data: TestData, *, workers: int = 2) -> list[HalfScores]:
-    """Test all classes together, or, if one half was trained on, that half and then the other."""
+    """Test all classes together, or, if one half was trained on, that half and then the other, if it can be named."""
     found = []
-    for half in data.halves():
+    halves = data.halves()
+    for half in halves if model.method.needs.novel else halves[:1]:
         items, names = data.items(half), data.class_names(half)
         view = _view(model, data.dataset, names)
         tested = evaluate_items(view, data.dataset, items, half=half, workers=workers, beside_plain=True)

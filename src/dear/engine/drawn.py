@@ -1,0 +1,130 @@
+"""Drawn and held-out images as quantities, for methods that look at all of them before or after training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dear.backbone.frozen import PLAIN, States
+from dear.data.dataset import Dataset, Item
+from dear.data.images import ImageList, image_batches
+from dear.engine.feed import view_draw
+from dear.engine.states import BATCH, evaluation_states
+from dear.errors import ImageError
+from dear.methods.base import Draw
+from dear.model import Model
+
+Problems = dict[str, None]
+"""Sentences about unreadable images, each once, in their order."""
+
+
+def drawn_images(
+    model: Model,
+    dataset: Dataset,
+    items: Sequence[Item],
+    *,
+    seed: int,
+    crop: tuple[float, float],
+    augment: bool = True,
+    workers: int,
+    cache: Path | None = None,
+    problems: Problems | None = None,
+) -> Draw:
+    """The images to train on as quantities, for `begin` and `finish`: augmented views of each, as many as the method
+    needs, and the image without augmentation for names that begin with "plain:"; `problems` gathers what is unreadable.
+
+    What `forward` reads is left out if training asks for it without augmentation only; that may come from the cache.
+    """
+    clip, needs, names = model.clip, model.method.needs, model.names(training=True)
+    plain = [name for name in names if name.startswith(PLAIN)]
+    own = [name for name in names if name not in plain and (PLAIN + name not in plain or name in needs.training)]
+    transform = replace(clip.preprocess_train, scale=crop)
+
+    def drawn(view: int) -> ImageList:
+        def augmented(place: int) -> Any:
+            item = items[place]
+            picture = dataset.open(item.id)
+            return transform(picture, view_draw(seed, 0, item.id, view)) if augment else clip.preprocess_eval(picture)
+
+        return ImageList(tuple(item.id for item in items), augmented)
+
+    kept, image = list(range(len(items))), States()
+    count = needs.views if needs.passes is None else needs.passes
+    if own and count:
+        how: dict[str, Any] = {"names": own, "workers": workers, "problems": problems}
+        passes = [_all_states(model, drawn(view), lambda image: image, **how) for view in range(count)]
+        kept, image = passes[0][0], {name: torch.stack([states[name] for _, states in passes]) for name in own}
+    if plain:
+        shown = [items[place] for place in kept]
+        good, found = _plain_states(model, dataset, shown, plain, cache, workers, problems)
+        image = {name: tensor[:, good] for name, tensor in image.items()} | found
+        kept = [kept[place] for place in good]
+    labels = torch.tensor([items[place].label for place in kept])
+    return Draw(image, labels.to(clip.device), model.required_classes(), seed)
+
+
+def _plain_states(
+    model: Model,
+    dataset: Dataset,
+    items: Sequence[Item],
+    names: Sequence[str],
+    cache: Path | None,
+    workers: int,
+    problems: Problems | None,
+) -> tuple[list[int], States]:
+    """Which items can be read, and their quantities without augmentation, by names that begin with "plain:"."""
+    bare, bad = [name.removeprefix(PLAIN) for name in names], dict[int, str]()
+    how: dict[str, Any] = {"cache": cache, "batch_size": BATCH, "workers": workers, "problems": bad, "names": bare}
+    parts = list(evaluation_states(model, dataset, items, **how))
+    if problems is not None:
+        problems |= dict.fromkeys(bad.values())
+    if not parts:
+        raise ImageError("None of the images can be read.")
+    found = {PLAIN + name: torch.cat([part.states[name] for part in parts]) for name in bare}
+    return [index for part in parts for index in part.indices], found
+
+
+def held_images(
+    model: Model,
+    dataset: Dataset,
+    items: Sequence[Item],
+    *,
+    seed: int,
+    workers: int,
+    problems: Problems | None = None,
+) -> Draw | None:
+    """Held-out images as quantities, without augmentation; None if there are none."""
+    if not items:
+        return None
+    how: dict[str, Any] = {"names": model.names(), "workers": workers, "problems": problems}
+    kept, image = _all_states(model, dataset.images(items), model.clip.preprocess_eval, **how)
+    labels = torch.tensor([items[place].label for place in kept])
+    return Draw(image, labels.to(model.clip.device), model.required_classes(), seed)
+
+
+def _all_states(
+    model: Model,
+    images: ImageList,
+    preprocess: Callable[..., Tensor],
+    *,
+    names: Sequence[str],
+    workers: int,
+    problems: Problems | None,
+) -> tuple[list[int], States]:
+    """Which images can be read, and their quantities."""
+    parts: list[States] = []
+    kept: list[int] = []
+    for part in image_batches(images, preprocess, size=BATCH, workers=workers):
+        if problems is not None:
+            problems |= dict.fromkeys(part.problems)
+        if part.images is not None:
+            parts.append(model.states(part.images.to(model.clip.device), names=names))
+            kept += part.indices
+    if not parts:
+        raise ImageError("None of the images can be read.")
+    return kept, {name: torch.cat([part[name] for part in parts]) for name in names}
