@@ -154,7 +154,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
         own = [row for row in rows if row["method"] == name]
         gains = [[row[kind] - row["ours"] for row in own] for kind in ("published", "test")]
         spread = [f"{mean(one):+.2f} ± {stdev(one):.2f}" if len(one) > 1 else f"{one[0]:+.2f}" for one in gains]
-        told.append((f"`{name}`", f"{mean(row['ours'] for row in own):.2f}", *spread, str(len(own))))
+        spread = [one.replace("-", "−") for one in spread]
+        ours = mean(row["ours"] for row in own)
+        told.append((f"[`{name}`](../methods/{name}.md)", f"{ours:.2f}", *spread, str(len(own))))
     return table(("method", "ours", "published rule", "on test images", "trainings"), told)
 
 

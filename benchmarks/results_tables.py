@@ -7,7 +7,9 @@ python benchmarks/results_tables.py --write    # put them into the page
 from __future__ import annotations
 
 import argparse
+import json
 
+from honest_selection import summary
 from which_method import RESULTS, ROOT, between, link
 
 from dear.evaluation.results import CellResult
@@ -76,6 +78,7 @@ def tables() -> dict[str, str]:
         "own": halves_table("own", 1, sets=False),
         "few-shot": few_shot_table("few-shot"),
         "own-few-shot": few_shot_table("own-few-shot"),
+        "selection": summary(json.loads((RESULTS / "honest-selection.json").read_text(encoding="utf-8"))),
         "photographs": halves_table("photographs", 1, sets=False),
     }
 
