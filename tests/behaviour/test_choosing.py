@@ -141,3 +141,27 @@ def test_a_probe_of_one_shot_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Probe(features, torch.arange(40).numpy()).fit(1.0)
+
+
+@torch.no_grad()
+def test_passes_over_cached_views_are_computed_once(clip, tmp_path):
+    """For every method, seed and resumption: encoding the views is nearly all that a cache costs."""
+    toy = Toy(per_class=4)
+    how = {"cache": tmp_path / "cache", "workers": 0}
+    found, _ = run_job(job_of(toy.dataset, cached_views=2), clip, **how)
+    once = {name: count for name, count in toy.opened.items() if name.startswith("train")}
+    assert set(once.values()) == {1, 2}  # views of cached images, held-out ones as they are
+    again, _ = run_job(job_of(toy.dataset, "ape", cached_views=2, seed=1), clip, **how)
+    assert sum(toy.opened.values()) == sum(once.values()) + 3  # the held-out ones
+    assert torch.equal(again.method.keys, found.method.keys)
+    live, _ = run_job(job_of(toy.dataset), clip, workers=0)
+    assert torch.nn.functional.cosine_similarity(live.method.keys, found.method.keys).min() > 0.9
+
+
+def test_an_image_without_readable_views_is_left_out(clip, tmp_path):
+    toy = Toy(per_class=4)
+    job = job_of(toy.dataset, cached_views=2)
+    toy.bad = {job.held()[0][0].id}
+    model, progress = run_job(job, clip, cache=tmp_path / "cache", workers=0)
+    assert model.method.keys.shape[0] == 8
+    assert [problem.split()[0] for problem in progress.problems] == list(toy.bad)

@@ -13,14 +13,69 @@ from torch import Tensor
 from dear.backbone.frozen import PLAIN, States
 from dear.data.dataset import Dataset, Item
 from dear.data.images import ImageList, image_batches
-from dear.engine.feed import view_draw
-from dear.engine.states import BATCH, evaluation_states
+from dear.engine.feed import Read, view_draw
+from dear.engine.job import Job
+from dear.engine.ranks import Ranks
+from dear.engine.states import BATCH, cached_views, evaluation_states
 from dear.errors import ImageError
 from dear.methods.base import Draw
 from dear.model import Model
 
 Problems = dict[str, None]
 """Sentences about unreadable images, each once, in their order."""
+
+
+def draw_for(
+    job: Job,
+    model: Model,
+    items: Sequence[Item],
+    *,
+    ranks: Ranks,
+    workers: int,
+    cache: Path | None,
+    on_cache: Callable[[int], None] | None,
+    problems: Problems,
+) -> Draw | None:
+    """The drawn images as quantities, for methods that look at them before or after training; None for all others.
+
+    If as many views are cached as the method passes over, those are taken.
+    """
+    method, recipe = model.method, job.resolved
+    if not (method.overrides("begin") or method.overrides("finish")):
+        return None
+    if not method.needs.drawn_images:
+        return Draw({}, torch.empty(0, dtype=torch.int64), model.required_classes(), job.seed)
+    passes = method.needs.passes or 0
+    if cache is not None and recipe.augment and 0 < passes <= job.cached_views:
+        how: dict[str, Any] = {"views": job.cached_views, "seed": job.seed, "crop": recipe.crop, "cache": cache}
+        read = cached_views(model, job.dataset, items, **how, workers=workers, ranks=ranks, progress=on_cache)
+        draw = stored_images(model, items, read, passes, seed=job.seed, problems=problems)
+    else:
+        how = {"crop": recipe.crop, "augment": recipe.augment, "workers": workers, "cache": cache}
+        draw = drawn_images(model, job.dataset, items, seed=job.seed, problems=problems, **how)
+    for label in sorted({item.label for item in items} - set(draw.labels.tolist())):
+        problems[f"None of the images of {job.class_names[label]!r} can be read: nothing is learned of it."] = None
+    return draw
+
+
+def stored_images(
+    model: Model, items: Sequence[Item], read: Read, passes: int, *, seed: int, problems: Problems
+) -> Draw:
+    """The drawn images as quantities of cached views, the next one of each image in every pass."""
+    labels, rows = list[int](), list[States]()
+    for index, item in enumerate(items):
+        try:
+            seen = [read(index, number) for number in range(passes)]
+        except ImageError as error:
+            problems[str(error)] = None
+            continue
+        labels.append(item.label)
+        rows.append({n: x if n.startswith(PLAIN) else torch.cat([one[n] for one in seen]) for n, x in seen[0].items()})
+    if not rows:
+        raise ImageError("None of the images can be read.")
+    device = model.clip.device
+    image = {n: torch.stack([row[n] for row in rows], 0 if n.startswith(PLAIN) else 1).to(device) for n in rows[0]}
+    return Draw(image, torch.tensor(labels).to(device), model.required_classes(), seed)
 
 
 def drawn_images(

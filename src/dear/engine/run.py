@@ -23,7 +23,7 @@ from dear.data.dataset import Dataset, Item
 from dear.data.splits import shots_to_json
 from dear.datasets import refuse_inside
 from dear.engine.checkpoint import Progress
-from dear.engine.drawn import Problems, drawn_images, held_images
+from dear.engine.drawn import Problems, draw_for, held_images
 from dear.engine.feed import Feed, Read, live_views
 from dear.engine.job import Job, describe, fingerprint, versions
 from dear.engine.loop import Metrics, check_whole_batch, train
@@ -140,7 +140,8 @@ def _to_its_end(
     """Everything between an untrained model and a finished one: begin, steps, finish."""
     items, kept_back = job.split(model.method)
     problems: Problems = {}
-    draw = _draw(job, model, items, workers, how["cache"], problems)
+    stored = {name: how[name] for name in ("cache", "on_cache")}
+    draw = draw_for(job, model, items, ranks=ranks, workers=workers, problems=problems, **stored)
     held = held_images(model, job.dataset, kept_back, seed=job.seed, workers=workers, problems=problems)
     if draw is not None and not resuming:
         model.method.begin(model.clip, draw)
@@ -159,25 +160,6 @@ def _accuracy(model: Model, held: Draw) -> float:
         part = {name: tensor[first : first + JUDGED] for name, tensor in held.image.items()}
         right += int((model(given=part).logits.argmax(1) == held.labels[first : first + JUDGED]).sum())
     return right / held.labels.shape[0]
-
-
-def _draw(
-    job: Job, model: Model, items: Sequence[Item], workers: int, cache: Path | None, problems: Problems
-) -> Draw | None:
-    """The drawn images as quantities, for methods that look at them before or after training."""
-    if not (model.method.overrides("begin") or model.method.overrides("finish")):
-        return None
-    if not model.method.needs.drawn_images:
-        return Draw({}, torch.empty(0, dtype=torch.int64), model.required_classes(), job.seed)
-    recipe = job.resolved
-    how: dict[str, Any] = {"crop": recipe.crop, "augment": recipe.augment, "workers": workers, "cache": cache}
-    draw = drawn_images(model, job.dataset, items, seed=job.seed, problems=problems, **how)
-    gone = sorted({item.label for item in items} - set(draw.labels.tolist()))
-    problems |= {
-        f"None of the images of {job.class_names[label]!r} can be read: nothing is learned of it.": None
-        for label in gone
-    }
-    return draw
 
 
 def _views(
