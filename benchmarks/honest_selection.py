@@ -33,7 +33,7 @@ from dear.methods.base import Draw
 from dear.model import Model
 
 AT_ONCE = 64
-LAST, HELD, VALIDATION, TEST = "last", "held", "validation", "test"
+LAST, VALIDATION, TEST = "last", "validation", "test"
 CONFIG = {"clip_adapter": {"choose_ratio": True}}
 
 
@@ -92,7 +92,7 @@ class Epochs:
     """The state of the last epoch, and of the first best one by each kind of images."""
 
     def __init__(self, job: WatchedJob, images: dict[str, Draw]) -> None:
-        self._job, self._images, self._epoch = job, images, 0
+        self._job, self._images = job, images
         self.best: dict[str, tuple[float, dict[str, Tensor]]] = {}
 
     def __call__(self, metrics: Metrics) -> None:

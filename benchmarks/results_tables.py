@@ -10,21 +10,14 @@ import argparse
 import json
 
 from honest_selection import summary
-from which_method import RESULTS, ROOT, between, link
+from which_method import RESULTS, ROOT, between, comparison, link
 
-from dear.evaluation.results import CellResult
 from dear.evaluation.summary import Row
 from dear.markdown import table
-from dear.reports.compare_data import Comparison, make_comparison
+from dear.reports.compare_data import Comparison
 
 PAGE = ROOT / "docs" / "explanation" / "results.md"
 HALVES = ("base", "novel", "hm")
-
-
-def read(name: str) -> Comparison:
-    """The comparison of a folder's cells."""
-    paths = sorted((RESULTS / name / "cells").glob("*.json"))
-    return make_comparison([CellResult.model_validate_json(path.read_bytes()) for path in paths], {})
 
 
 def named(row: Row) -> str:
@@ -48,7 +41,7 @@ def by_set(made: Comparison, row: Row, column: str) -> list[str]:
 
 def halves_table(name: str, digits: int, *, sets: bool) -> str:
     """Base, novel and HM, the best method first; with HM of every data set."""
-    made = read(name)
+    made = comparison(name)
     data = [one.removeprefix("world-") for one in sorted(made.summary.averaged)] if sets else []
     rows = []
     for row in made.rows:
@@ -59,7 +52,7 @@ def halves_table(name: str, digits: int, *, sets: bool) -> str:
 
 def few_shot_table(name: str) -> str:
     """Accuracy by number of shots, the best method with the most shots first."""
-    made = read(name)
+    made = comparison(name)
     data = [one.removeprefix("world-") for one in sorted(made.summary.averaged)]
     head = ("method", *(f"{column} shots" for column in made.columns))
     head += tuple(f"{one}, {column}" for column in made.columns for one in data)

@@ -14,7 +14,7 @@ from typing import Any
 from dear.evaluation.results import CellResult
 from dear.markdown import table
 from dear.methods.registry import get_method
-from dear.reports.compare_data import make_comparison
+from dear.reports.compare_data import Comparison, make_comparison
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "how-to" / "which-method.md"
@@ -24,12 +24,15 @@ WITHOUT_PAGE = ("zero_shot", "dear")
 Records = dict[str, dict[str, Any]]
 
 
+def comparison(name: str) -> Comparison:
+    """The comparison of a folder's cells."""
+    paths = sorted((RESULTS / name / "cells").glob("*.json"))
+    return make_comparison([CellResult.model_validate_json(path.read_bytes()) for path in paths], {})
+
+
 def read(name: str) -> Records:
-    """What the cells of a folder say by method and variant, in their order; nothing if there are none."""
-    cells = [
-        CellResult.model_validate_json(path.read_bytes()) for path in sorted((RESULTS / name / "cells").glob("*.json"))
-    ]
-    rows = make_comparison(cells, {}).records if cells else []
+    """What the cells of a folder say by method and variant, in their order."""
+    rows = comparison(name).records
     return {", ".join(filter(None, (row["method"], row["variant"]))): row for row in rows}
 
 

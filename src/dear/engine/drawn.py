@@ -49,13 +49,19 @@ def draw_for(
     if cache is not None and recipe.augment and 0 < passes <= job.cached_views:
         how: dict[str, Any] = {"views": job.cached_views, "seed": job.seed, "crop": recipe.crop, "cache": cache}
         read = cached_views(model, job.dataset, items, **how, workers=workers, ranks=ranks, progress=on_cache)
-        draw = stored_images(model, items, read, passes, seed=job.seed, problems=problems)
-    else:
-        how = {"crop": recipe.crop, "augment": recipe.augment, "workers": workers, "cache": cache}
-        draw = drawn_images(model, job.dataset, items, seed=job.seed, problems=problems, **how)
-    for label in sorted({item.label for item in items} - set(draw.labels.tolist())):
-        problems[f"None of the images of {job.class_names[label]!r} can be read: nothing is learned of it."] = None
-    return draw
+        return stored_images(model, items, read, passes, seed=job.seed, problems=problems)
+    how = {"crop": recipe.crop, "augment": recipe.augment, "workers": workers, "cache": cache}
+    return drawn_images(model, job.dataset, items, seed=job.seed, problems=problems, **how)
+
+
+def unread_classes(job: Job, items: Sequence[Item], draw: Draw | None) -> tuple[str, ...]:
+    """A sentence about every class of which no image could be read."""
+    if draw is None or not draw.image:
+        return ()
+    gone = sorted({item.label for item in items} - set(draw.labels.tolist()))
+    return tuple(
+        f"None of the images of {job.class_names[one]!r} can be read: nothing is learned of it." for one in gone
+    )
 
 
 def stored_images(

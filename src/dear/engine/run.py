@@ -23,7 +23,7 @@ from dear.data.dataset import Dataset, Item
 from dear.data.splits import shots_to_json
 from dear.datasets import refuse_inside
 from dear.engine.checkpoint import Progress
-from dear.engine.drawn import Problems, draw_for, held_images
+from dear.engine.drawn import Problems, draw_for, held_images, unread_classes
 from dear.engine.feed import Feed, Read, live_views
 from dear.engine.job import Job, describe, fingerprint, versions
 from dear.engine.loop import Metrics, check_whole_batch, train
@@ -149,7 +149,8 @@ def _to_its_end(
     progress = _train(job, model, items, folder, ranks, resuming, judge=judge, workers=workers, **how)
     if draw is not None:
         model.method.finish(model.clip, draw, held)
-    return replace(progress, skipped=progress.skipped + len(problems), problems=tuple(problems))
+    told = (*problems, *unread_classes(job, items, draw))
+    return replace(progress, skipped=progress.skipped + len(problems), problems=told)
 
 
 @torch.no_grad()
