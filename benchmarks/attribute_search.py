@@ -30,13 +30,13 @@ from torch import Tensor
 
 import dear
 from dear.data.images import ImageList, image_batches
-from dear.datasets import open_dataset
-from dear.markdown import table
+from dear.data.open import open_dataset
 from dear.paper.measures import Gallery, chance_of, dataset_gallery, precision_at, world_gallery
 from dear.retrieval.encoder import Encoder, head_encoder, model_encoder
 from dear.retrieval.features import attribute_features, fitting_roles
 from dear.retrieval.search import most_alike, proposed
 from dear.roles.groups import groups_of
+from dear.storage.markdown import table
 from dear.world.render import Look, Scene, compose
 from dear.world.samples import draw_scene
 from dear.world.vocabulary import ATTRIBUTES

@@ -27,10 +27,10 @@ from dear.engine.feed import StepImages
 from dear.engine.gradients import share_of_step
 from dear.engine.loop import update
 from dear.engine.optim import make_optimiser
-from dear.loading import make_method
-from dear.markdown import table
 from dear.methods.base import Draw
-from dear.model import Model
+from dear.model.load import make_method
+from dear.model.model import Model
+from dear.storage.markdown import table
 
 METHODS = "clip_adapter,tip_adapter,tip_adapter_f,ape,ape_t,mm_adapter,linear_probe,role_gains"
 SETTINGS = {"role_gains": {"mask": "all_mixed"}}

@@ -31,7 +31,7 @@ from typing import Any
 
 import pyte
 
-from dear.markdown import table
+from dear.storage.markdown import table
 
 DEAR = (sys.executable, "-m", "dear")
 BUSY = (sys.executable, "-c", "while True: pass")
@@ -119,7 +119,7 @@ def captures(place: Path) -> None:
 
 def _drawings(folder: Path) -> None:
     """300 images of the world in class folders."""
-    from dear.datasets import open_dataset
+    from dear.data.open import open_dataset
 
     blooms = open_dataset("world-blooms")
     for number, item in enumerate(blooms.split("test")[:300]):

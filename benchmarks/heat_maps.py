@@ -17,10 +17,10 @@ import torch
 from PIL import Image
 
 import dear
-from dear.explanation import explain_image
-from dear.markdown import table
 from dear.methods.dear.roles import shipped_roles
 from dear.methods.zero_shot import ZeroShot
+from dear.model.explanation import explain_image
+from dear.storage.markdown import table
 from dear.world.grammar import PROMPTS, prompt
 from dear.world.render import Layout, Look, compose
 from dear.world.samples import HELD_OUT_STREAM, _per_patch, draw_scene

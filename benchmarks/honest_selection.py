@@ -23,14 +23,14 @@ from torch import Tensor
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.dataset import Dataset
-from dear.datasets import opened
-from dear.engine.drawn import held_images
+from dear.data.open import opened
+from dear.engine.feature_sets import held_images
 from dear.engine.job import Job, make_job
 from dear.engine.loop import Metrics
 from dear.engine.run import run_job
-from dear.markdown import table
 from dear.methods.base import Draw
-from dear.model import Model
+from dear.model.model import Model
+from dear.storage.markdown import table
 
 AT_ONCE = 64
 LAST, VALIDATION, TEST = "last", "validation", "test"

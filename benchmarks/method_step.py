@@ -32,12 +32,12 @@ from dear.engine.feed import IMAGES, StepImages
 from dear.engine.gradients import share_of_step
 from dear.engine.loop import update
 from dear.engine.optim import make_optimiser
-from dear.loading import make_method
-from dear.markdown import table
 from dear.methods.base import Draw
 from dear.methods.recipe import SHARED
 from dear.methods.registry import get_method, list_methods
-from dear.model import Model
+from dear.model.load import make_method
+from dear.model.model import Model
+from dear.storage.markdown import table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 

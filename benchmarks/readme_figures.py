@@ -62,8 +62,8 @@ def put(page: Path, printed: str) -> None:
 
 def draw(run: Path) -> None:
     """Drawings that plain CLIP names wrongly and the adapter correctly, with both answers."""
-    from dear.evaluation.tested import data_of_run
-    from dear.loading import load
+    from dear.evaluation.test_data import data_of_run
+    from dear.model.load import load
     from dear.reports.run_data import evaluate_halves
     from dear.reports.run_pictures import Answers
 

@@ -13,8 +13,8 @@ from honest_selection import summary
 from which_method import RESULTS, ROOT, between, comparison, link
 
 from dear.evaluation.summary import Row
-from dear.markdown import table
 from dear.reports.compare_data import Comparison
+from dear.storage.markdown import table
 
 PAGE = ROOT / "docs" / "explanation" / "results.md"
 HALVES = ("base", "novel", "hm")

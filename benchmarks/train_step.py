@@ -34,10 +34,10 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import States, shape_of
 from dear.backbone.load import load_clip
 from dear.data.prompts import DEFAULT_TEMPLATE
-from dear.engine.store import PrefixStore, prefix_key
-from dear.loading import DeAR
+from dear.engine.feature_store import PrefixStore, prefix_key
 from dear.methods.base import Batch
-from dear.model import Model
+from dear.model.load import DeAR
+from dear.model.model import Model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 

@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 import torch
 
-import dear.reports.discovering as discovering
+import dear.workflows.discover as discovering
 from dear.backbone.load import load_clip
 from dear.data.dataset import Dataset
-from dear.datasets import open_dataset
+from dear.data.open import open_dataset
 from dear.engine.job import make_job
 from dear.engine.run import run_job
 from dear.engine.settings import TrainSettings
@@ -41,8 +41,8 @@ from dear.errors import DearError
 from dear.evaluation.cells import make_cells
 from dear.evaluation.evaluate import evaluate_items
 from dear.evaluation.grid import Setting, run_grid
-from dear.loading import load
-from dear.model import Model
+from dear.model.load import load
+from dear.model.model import Model
 from dear.paper.run import Order, run_paper
 from dear.retrieval.index import read_index
 from dear.retrieval.update import update_index

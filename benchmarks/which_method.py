@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from dear.evaluation.results import CellResult
-from dear.markdown import table
 from dear.methods.registry import get_method
 from dear.reports.compare_data import Comparison, make_comparison
+from dear.storage.markdown import table
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "how-to" / "which-method.md"

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 import dear
-from dear.loading import make_method
+from dear.model.load import make_method
 from dear.roles.rolemap import CORE_ATTRIBUTES, HeadRole, Provenance
 from tiny_lm import tiny_lm
 

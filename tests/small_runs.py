@@ -1,6 +1,6 @@
 """The smallest jobs and grids on a folder of photos."""
 
-from dear.datasets import open_dataset
+from dear.data.open import open_dataset
 from dear.engine.job import make_job
 from dear.engine.settings import TrainSettings
 from dear.evaluation.cells import make_cells

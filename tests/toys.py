@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dear.artefact import TENSORS
 from dear.data.dataset import Dataset, Item
 from dear.engine.job import Job
 from dear.engine.run import METRICS
 from dear.engine.settings import TrainSettings
 from dear.errors import ImageError
+from dear.model.artefact import TENSORS
 from helpers import SPECIAL_CONFIGS
 
 CLASSES = ("red thing", "green thing", "blue thing")

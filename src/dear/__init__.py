@@ -10,40 +10,40 @@ if TYPE_CHECKING:
     from dear.backbone.clip import FrozenClip
     from dear.backbone.load import load_clip
     from dear.data.catalog import add_catalog
-    from dear.datasets import open_dataset
-    from dear.diagnosis import doctor
-    from dear.engine.fit import fit
+    from dear.data.open import open_dataset
     from dear.engine.settings import TrainSettings
     from dear.errors import DearError
-    from dear.evaluation.runs import evaluate
-    from dear.extensions import import_methods
-    from dear.loading import DeAR, load
     from dear.methods.base import Batch, Draw, Method, Needs, Output
     from dear.methods.dear.config import DearConfig
+    from dear.methods.plugins import import_methods
     from dear.methods.recipe import Recipe
     from dear.methods.registry import get_method, list_methods, register
-    from dear.model import Model
-    from dear.reports.comparing import compare
-    from dear.reports.discovering import discover_roles
-    from dear.reports.runs import report
+    from dear.model.load import DeAR, load
+    from dear.model.model import Model
     from dear.retrieval.features import attribute_features
-    from dear.retrieval.search import search
-    from dear.retrieval.update import index_images
     from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
-    from dear.user_cache import clear_cache, list_cache
+    from dear.storage.user_cache import clear_cache, list_cache
+    from dear.workflows.compare import compare
+    from dear.workflows.discover import discover_roles
+    from dear.workflows.doctor import doctor
+    from dear.workflows.evaluate import evaluate
+    from dear.workflows.index import index_images
+    from dear.workflows.report import report
+    from dear.workflows.search import search
+    from dear.workflows.train import fit
 
 __version__ = "0.2.0"
 
 _HOMES = {
     "Batch": "dear.methods.base",
-    "DeAR": "dear.loading",
+    "DeAR": "dear.model.load",
     "DearConfig": "dear.methods.dear.config",
     "DearError": "dear.errors",
     "Draw": "dear.methods.base",
     "FrozenClip": "dear.backbone.clip",
     "HeadRole": "dear.roles.rolemap",
     "Method": "dear.methods.base",
-    "Model": "dear.model",
+    "Model": "dear.model.model",
     "Needs": "dear.methods.base",
     "Output": "dear.methods.base",
     "Provenance": "dear.roles.rolemap",
@@ -53,24 +53,24 @@ _HOMES = {
     "TrainSettings": "dear.engine.settings",
     "add_catalog": "dear.data.catalog",
     "attribute_features": "dear.retrieval.features",
-    "clear_cache": "dear.user_cache",
-    "compare": "dear.reports.comparing",
-    "discover_roles": "dear.reports.discovering",
-    "doctor": "dear.diagnosis",
-    "evaluate": "dear.evaluation.runs",
-    "explain": "dear.reports.explaining",
-    "fit": "dear.engine.fit",
+    "clear_cache": "dear.storage.user_cache",
+    "compare": "dear.workflows.compare",
+    "discover_roles": "dear.workflows.discover",
+    "doctor": "dear.workflows.doctor",
+    "evaluate": "dear.workflows.evaluate",
+    "explain": "dear.workflows.explain",
+    "fit": "dear.workflows.train",
     "get_method": "dear.methods.registry",
-    "import_methods": "dear.extensions",
-    "index_images": "dear.retrieval.update",
-    "list_cache": "dear.user_cache",
+    "import_methods": "dear.methods.plugins",
+    "index_images": "dear.workflows.index",
+    "list_cache": "dear.storage.user_cache",
     "list_methods": "dear.methods.registry",
-    "load": "dear.loading",
+    "load": "dear.model.load",
     "load_clip": "dear.backbone.load",
-    "open_dataset": "dear.datasets",
+    "open_dataset": "dear.data.open",
     "register": "dear.methods.registry",
-    "report": "dear.reports.runs",
-    "search": "dear.retrieval.search",
+    "report": "dear.workflows.report",
+    "search": "dear.workflows.search",
 }
 
 __all__ = [

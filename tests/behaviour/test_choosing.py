@@ -12,9 +12,9 @@ from dear.engine.job import make_job
 from dear.engine.run import run_job
 from dear.engine.settings import TrainSettings
 from dear.errors import CorruptArtefactError
-from dear.evaluation.tested import items_to_test
+from dear.evaluation.test_data import items_to_test
 from dear.methods.linear_probe import Probe
-from dear.methods.sentences import shares_classes
+from dear.methods.parts.class_identity import shares_classes
 from helpers import plain_images
 from toys import CLASSES, Toy
 

@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 
 import dear
-from dear.explanation import explain_image
 from dear.methods.dear.roles import shipped_roles
+from dear.model.explanation import explain_image
 from dear.reports.explained_examples import explained_examples
 from dear.world.grammar import PROMPTS, prompt
 from dear.world.render import Look, compose

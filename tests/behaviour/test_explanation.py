@@ -7,12 +7,12 @@ import torch
 from PIL import Image
 
 import dear
-from dear.backbone.watch import history, take_apart, watching
+from dear.backbone.tracing import history, take_apart, watching
 from dear.errors import ClassListError, ConfigError, ImageError, InputError
-from dear.explanation import MLPS, START, UNKNOWN, explain_image, picture_seen
-from dear.loading import make_method
 from dear.methods.role_gains import groups_of
-from dear.model import Model
+from dear.model.explanation import MLPS, START, UNKNOWN, explain_image, picture_seen
+from dear.model.load import make_method
+from dear.model.model import Model
 from dear.roles.capture import contributions
 
 NAMES = ["cat", "dog", "hot air balloon", "a red car"]

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import dear
-from dear.bars import watched
 from dear.data.dataset import Item
 from dear.data.prompts import class_list
 from dear.engine import run as runs
@@ -18,9 +17,10 @@ from dear.engine.settings import TrainSettings
 from dear.errors import ClassListError, ConfigError, CorruptArtefactError
 from dear.evaluation.cells import make_cells
 from dear.evaluation.grid import Setting, run_grid
-from dear.loading import make_method
+from dear.methods.parts.class_features import text_weights
 from dear.methods.recipe import Recipe
-from dear.methods.sentences import text_weights
+from dear.model.load import make_method
+from dear.progress.display import watched
 from helpers import make_photos, plain_images
 from toys import CLASSES, KilledError, Toy, adapter_hash
 

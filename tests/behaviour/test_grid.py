@@ -5,7 +5,7 @@ import json
 import pytest
 from PIL import Image
 
-from dear.datasets import open_dataset
+from dear.data.open import open_dataset
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError, OverwriteError, RoleMapError, TrainingError
 from dear.evaluation import grid as grid_module

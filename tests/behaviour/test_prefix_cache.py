@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import dear
+from dear.engine.feature_cache import cached_views
 from dear.engine.feed import live_views
 from dear.engine.ranks import Ranks
 from dear.engine.run import run_job
-from dear.engine.states import cached_views
 from dear.errors import ConfigError, ImageError
 from dear.evaluation.evaluate import evaluate_items as evaluate
 from toys import Toy, adapter_hash

@@ -11,8 +11,8 @@ from dear.engine.feed import StepImages
 from dear.engine.gradients import share_of_step
 from dear.engine.run import run_job
 from dear.errors import ConfigError
-from dear.loading import make_method
 from dear.methods import cocoop
+from dear.model.load import make_method
 from helpers import build, plain_images
 from toys import Toy
 

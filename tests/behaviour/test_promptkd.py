@@ -9,7 +9,7 @@ import dear
 from dear.engine.job import UNLABELLED, describe, fingerprint, make_job
 from dear.engine.run import run_job
 from dear.errors import ArtefactError, ConfigError
-from dear.loading import make_method
+from dear.model.load import make_method
 from helpers import build, move_parameters, plain_images
 from toys import CLASSES, Toy
 
@@ -50,7 +50,7 @@ def test_classes_are_the_teachers(clip, run):
 
 @torch.no_grad()
 def test_a_larger_clip_as_teacher(clip, tiny_clips, tiny_folders, monkeypatch):
-    import dear.loading as loading
+    import dear.model.load as loading
 
     other = tiny_clips["odd"]
     cfg = dict(clip.model.visual.preprocess_cfg)

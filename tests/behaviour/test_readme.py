@@ -22,7 +22,7 @@ def test_readme_python(monkeypatch, tmp_path, clip, images):
         asked.append((names, more))
         return clip
 
-    for module in ("dear.backbone.load", "dear.engine.fit"):
+    for module in ("dear.backbone.load", "dear.workflows.train"):
         monkeypatch.setattr(f"{module}.load_clip", load_tiny)
     monkeypatch.setattr("dear.methods.dear.roles.shipped_roles", varied_roles)
     monkeypatch.setattr(dear.RoleMap, "load", lambda name: varied_roles(clip))

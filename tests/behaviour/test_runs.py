@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import dear
-from dear.artefact import MANIFEST
 from dear.engine import checkpoint as checkpoints
 from dear.engine import run as runs
-from dear.engine.fit import fit
 from dear.engine.loop import train
 from dear.engine.run import CHECKPOINT, METRICS, RUN, SHOTS, read_run, run_job
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DearError, MissingExtraError, OverwriteError, TrainingError
+from dear.model.artefact import MANIFEST
+from dear.workflows.train import fit
 from needs import needs
 from toys import KilledError, Toy, adapter_hash, at_step, log_lines
 
@@ -254,7 +254,7 @@ def test_a_folder_that_may_not_be_written_is_one_sentence(toy, clip, tmp_path, m
     def denied(*args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("dear.files.tempfile.mkstemp", denied)
+    monkeypatch.setattr("dear.storage.files.tempfile.mkstemp", denied)
     with pytest.raises(DearError, match=r"run cannot be written \(Permission denied\)"):
         run_job(toy.job(), clip, tmp_path / "run")
     monkeypatch.setattr(Path, "iterdir", denied)

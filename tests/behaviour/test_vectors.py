@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dear.loading import restore
+from dear.model.load import restore
 from helpers import build, plain_images
 from vectors.__main__ import OWN, check
 from vectors.compare import compare, compare_in, read_pair

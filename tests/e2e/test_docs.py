@@ -61,10 +61,10 @@ def place(monkeypatch, tmp_path, clip):
     """A folder where everything that the pages name exists; any backbone is a tiny one."""
     for module in (
         "dear.backbone.load",
-        "dear.engine.fit",
+        "dear.workflows.train",
         "dear.evaluation.grid",
         "dear.paper.run",
-        "dear.reports.discovering",
+        "dear.workflows.discover",
         "dear.retrieval.encoder",
         "dear.retrieval.update",
     ):

@@ -19,7 +19,7 @@ from dear.data.prompts import class_list
 from dear.engine.job import make_job
 from dear.errors import ConfigError, DearWarning, ImageError
 from dear.methods.base import Batch, Draw
-from dear.user_cache import CacheEntry
+from dear.storage.user_cache import CacheEntry
 from helpers import make_photos
 from needs import needs
 

@@ -12,9 +12,10 @@ import pytest
 
 import dear
 import dear.methods.registry as registry
-from dear import datasets, extensions
 from dear.data import catalog
+from dear.data import open as datasets
 from dear.errors import ConfigError, DataError
+from dear.methods import plugins as extensions
 from dear.methods.check import CALLS, SIGNATURES, misfits
 from helpers import make_photos
 from needs import needs

@@ -14,8 +14,8 @@ from dear.data.names import unspoken, with_class, with_names
 from dear.data.splits import few_shot
 from dear.errors import CacheError, ConfigError, DataError
 from dear.evaluation.duplicates import duplicates_sentence, near_duplicates
-from dear.folders import mark
-from dear.user_cache import clear_cache, list_cache, size_of
+from dear.storage.locks import mark
+from dear.storage.user_cache import clear_cache, list_cache, size_of
 from helpers import make_photos
 
 

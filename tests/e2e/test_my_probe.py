@@ -37,7 +37,7 @@ def test_it_is_short():
 
 
 def test_the_docs_probe_goes_through_every_command(probe, dear_, tmp_path, monkeypatch, clip):
-    for module in ("dear.loading", "dear.engine.fit", "dear.evaluation.grid", "dear.backbone.load"):
+    for module in ("dear.model.load", "dear.workflows.train", "dear.evaluation.grid", "dear.backbone.load"):
         monkeypatch.setattr(f"{module}.load_clip", lambda *_, **__: clip)
     monkeypatch.chdir(tmp_path)
     photos = make_photos(tmp_path / "photos", ["red thing", "green thing", "blue thing"], 6)

@@ -14,10 +14,10 @@ from PIL import Image
 from syrupy.extensions.image import PNGImageSnapshotExtension
 
 import dear
+from dear.data.open import open_dataset
 from dear.data.splits import few_shot
-from dear.datasets import open_dataset
 from dear.engine.job import describe, make_job
-from dear.evaluation.tested import TestData
+from dear.evaluation.test_data import TestData
 from dear.reports.run_data import evaluate_halves, run_page
 from dear.reports.run_page import run_html
 from needs import needs

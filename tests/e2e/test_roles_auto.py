@@ -9,14 +9,14 @@ import pytest
 from PIL import Image
 
 import dear
-from dear import extensions
 from dear.errors import MissingExtraError, RoleMapError
+from dear.methods import plugins as extensions
 from dear.methods import registry
 from dear.roles import auto
 from dear.roles.corpus import TextPool, photograph_phrases
 from dear.roles.known import kept_folder, kept_map
 from dear.roles.rolemap import Role, RoleMap
-from dear.user_cache import list_cache
+from dear.storage.user_cache import list_cache
 from helpers import TINY_CONFIGS, make_photos
 
 pytestmark = [pytest.mark.covers("F8"), pytest.mark.xdist_group("roles")]
@@ -147,7 +147,7 @@ def test_without_the_extra_it_is_one_sentence(dear_, place, monkeypatch):
 
 @pytest.fixture
 def discover(dear_, place, monkeypatch):
-    monkeypatch.setattr("dear.reports.discovering.load_encoder", lambda name: encode)
+    monkeypatch.setattr("dear.workflows.discover.load_encoder", lambda name: encode)
     words = ("roles", "discover", *CLIP, "--images", "photos", "--pool", "pool.txt", "--examples", 4, "--out", "found")
     return lambda *more: dear_(*words, *more)
 
@@ -166,7 +166,7 @@ def test_another_rule_reads_no_image_and_clusters_nothing(discover, dear_, place
         raise AssertionError("done again")
 
     for name in ("collect_moments", "load_encoder", "discover", "head_examples", "stability_by_rule"):
-        monkeypatch.setattr(f"dear.reports.discovering.{name}", never)
+        monkeypatch.setattr(f"dear.workflows.discover.{name}", never)
     for rule in ("quantile", "dominance", "dominance"):
         code, out, err = discover("--resume", "--rule", rule)
         assert code == 0, err

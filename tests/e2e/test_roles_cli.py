@@ -9,9 +9,9 @@ from PIL import Image
 
 import dear
 from dear.errors import OverwriteError
-from dear.folders import LOCK, MARKER
 from dear.roles.corpus import photograph_phrases
 from dear.roles.rolemap import RoleMap
+from dear.storage.locks import LOCK, MARKER
 from helpers import TINY_CONFIGS
 
 pytestmark = pytest.mark.xdist_group("roles")  # one folder of images and maps for all

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import dear
-import dear.files
+import dear.storage.files
 from dear.cli import main
 from dear.engine import run as run_module
 from dear.errors import ConfigError
@@ -144,7 +144,7 @@ def test_a_full_disk_is_one_line(dear_, place, tmp_path, monkeypatch):
 
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(dear.files.os, "fsync", full)
+        patch.setattr(dear.storage.files.os, "fsync", full)
         code, stdout, stderr = dear_(*train(place, place / "photos", out))
     assert (code, stdout) == (2, "")
     assert stderr.count("\n") == 1

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import dear
-from dear.explanation import explain_image
-from dear.loading import make_method
-from dear.model import Model
+from dear.model.explanation import explain_image
+from dear.model.load import make_method
+from dear.model.model import Model
 from dear.roles.capture import contributions
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("full_size")]

@@ -18,14 +18,14 @@ import torch
 import dear
 from dear.cli import main
 from dear.data.images import open_image
-from dear.datasets import open_dataset
+from dear.data.open import open_dataset
 from dear.engine import run as runs
-from dear.engine.fit import make_job
 from dear.engine.loop import TrainSettings
 from dear.evaluation.results import CellResult
-from dear.files import sha256
 from dear.retrieval.index import read_index
 from dear.retrieval.search import nearest
+from dear.storage.files import sha256
+from dear.workflows.train import make_job
 from dear.world.datasets import World
 
 HERE = Path(__file__).parent

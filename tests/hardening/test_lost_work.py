@@ -19,10 +19,10 @@ from dear.engine.checkpoint import CheckpointError
 from dear.engine.run import CHECKPOINT, run_job
 from dear.engine.settings import TrainSettings
 from dear.errors import FolderBusyError, OverwriteError, TrainingError
-from dear.files import write_atomic
-from dear.folders import LOCK, held
 from dear.retrieval.index import read_index
 from dear.retrieval.update import update_index
+from dear.storage.files import write_atomic
+from dear.storage.locks import LOCK, held
 from helpers import heed_interrupts, make_photos
 from small_runs import grid_on, job_on
 from toys import adapter_hash
@@ -86,7 +86,7 @@ def test_a_discovery_is_marked_held_and_refuses_other_folders(clip, photos, tmp_
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(OverwriteError, match="holds files that are not ours and no discovery"):
         dear.discover_roles(clip, photos, out=tmp_path, overwrite=True)
-    monkeypatch.setattr("dear.reports.discovering.load_encoder", lambda name: None)
+    monkeypatch.setattr("dear.workflows.discover.load_encoder", lambda name: None)
     busy = pytest.raises(FolderBusyError, match=f"is being written by process {os.getpid()} on")
     with held(tmp_path / "roles", "discovery"), busy:
         dear.discover_roles(clip, photos, out=tmp_path / "roles")
@@ -154,7 +154,7 @@ def test_a_killed_holder_leaves_no_lock(tmp_path):
     "signed", ["", '{"host": "HOST", "pid": 4194305, "since": "before"}'], ids=["not yet", "by the dead"]
 )
 def test_a_holder_that_has_not_signed_is_waited_for(tmp_path, signed, monkeypatch):
-    monkeypatch.setattr("dear.folders.TRIES", 3)
+    monkeypatch.setattr("dear.storage.locks.TRIES", 3)
     with held(tmp_path / "run", "run"):
         (tmp_path / "run" / LOCK).write_text(signed.replace("HOST", socket.gethostname()))
         with pytest.raises(FolderBusyError, match="is being written by another process"), held(tmp_path / "run", "run"):

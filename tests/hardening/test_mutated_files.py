@@ -12,18 +12,16 @@ import torch
 from safetensors.torch import save_file
 
 import dear
-from dear import documents
 from dear.backbone.frozen import shape_of
 from dear.data.images import folder_images
+from dear.data.open import open_dataset
 from dear.data.readers import read_list, read_split_file
-from dear.datasets import open_dataset
+from dear.engine.feature_cache import evaluation_states
+from dear.engine.feature_store import PrefixStore, prefix_key
 from dear.engine.run import read_metrics, read_run
-from dear.engine.states import evaluation_states
-from dear.engine.store import PrefixStore, prefix_key
 from dear.errors import DearError
 from dear.evaluation.results import CellResult
-from dear.evaluation.tested import data_of_run
-from dear.folders import check_ours
+from dear.evaluation.test_data import data_of_run
 from dear.reports.run_data import _curves
 from dear.retrieval.index import Writer, read_index
 from dear.retrieval.search import find
@@ -31,6 +29,8 @@ from dear.retrieval.segments import Segment, Stamp, columns_of, write_segment
 from dear.retrieval.update import update_index
 from dear.roles.moments import collect_moments
 from dear.roles.rolemap import RoleMap
+from dear.storage import documents
+from dear.storage.locks import check_ours
 from helpers import TINY_CONFIGS, make_photos
 
 VALUES = (None, [], {}, "x", "", -1, 3, 1e999, True, 10**30, [[]], {"a": None}, "\x1b[31m")

@@ -17,12 +17,12 @@ from dear.data.images import folder_images, image_batches, open_image
 from dear.data.readers import read_list
 from dear.engine.run import read_run
 from dear.errors import BackboneError, CorruptArtefactError, DataError, DearError, ImageError, OverwriteError
-from dear.files import shown, write_atomic
-from dear.loading import load
+from dear.model.load import load
 from dear.reports.run_data import confusion
 from dear.reports.run_page import Confusion
 from dear.retrieval.index import read_index
 from dear.roles.rolemap import HeadRole, Provenance, RoleMap
+from dear.storage.files import shown, write_atomic
 from helpers import TINY_CONFIGS, make_photos
 from kinds import jpeg, photo
 
@@ -108,7 +108,7 @@ def test_no_program_is_started_for_an_image(tmp_path, monkeypatch):
 
 
 def changed_manifest(folder, change):
-    from dear import documents
+    from dear.storage import documents
 
     path = folder / "adapter_config.json"
     content = json.loads(path.read_text())
@@ -275,7 +275,7 @@ def test_what_is_not_finite_is_not_loaded(model, tmp_path):
     tensors["fusion_scalars"][0] = torch.nan
     save_file(tensors, folder / "adapter_model.safetensors")
     data = (folder / "adapter_model.safetensors").read_bytes()
-    from dear.files import sha256
+    from dear.storage.files import sha256
 
     entry = {"bytes": len(data), "sha256": sha256(data)}
     changed_manifest(folder, lambda content: content["files"].update({"adapter_model.safetensors": entry}))
@@ -311,7 +311,7 @@ def test_a_card_is_text(clip, model, tmp_path):
 
 
 def test_an_old_output_folder_is_not_taken_for_ours(tmp_path):
-    from dear.folders import check_ours
+    from dear.storage.locks import check_ours
 
     (tmp_path / "mine.txt").write_text("mine")
     for kind in ("run", "grid", "paper", "index"):

@@ -16,16 +16,16 @@ import dear
 from cells import cell as made_up_cell
 from dear.cli import app
 from dear.data.images import folder_images
-from dear.datasets import open_dataset
+from dear.data.open import open_dataset
+from dear.engine.feature_cache import row_key
 from dear.engine.run import run_job
 from dear.engine.settings import TrainSettings
-from dear.engine.states import row_key
 from dear.errors import ConfigError, DataError, DearError, TrainingError
 from dear.evaluation.cells import make_cells
 from dear.evaluation.evaluate import evaluate_items
 from dear.evaluation.grid import Setting, run_grid
 from dear.evaluation.tables import to_csv
-from dear.evaluation.tested import data_of_run
+from dear.evaluation.test_data import data_of_run
 from dear.retrieval.index import read_index
 from dear.retrieval.update import update_index
 from dear.roles.moments import collect_moments

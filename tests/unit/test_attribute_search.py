@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 import dear
-from dear.backbone.split import contributions, group_terms
+from dear.backbone.head_contributions import contributions, group_terms
 from dear.errors import ConfigError, DataError, DearWarning, ImageError, InputError, OverwriteError
 from dear.paper.measures import precision_at
 from dear.reports.run_data import distinct

@@ -17,7 +17,7 @@ def _no_weights(monkeypatch):
 
     monkeypatch.setattr(load, "load_clip", fail)
     monkeypatch.setattr("dear.evaluation.grid.load_clip", fail)
-    monkeypatch.setattr("dear.engine.fit.load_clip", fail)
+    monkeypatch.setattr("dear.workflows.train.load_clip", fail)
     monkeypatch.setattr("dear.paper.run.load_clip", fail)
 
 

@@ -16,8 +16,8 @@ from dear.evaluation.summary import Row
 from dear.reports.compare_data import make_comparison
 from dear.reports.compare_page import FILES, write_comparison
 from dear.reports.compare_words import GOALS, verdict
-from dear.reports.comparing import compare, named_methods
 from dear.reports.plots import Point, scatter_chart, unbeaten
+from dear.workflows.compare import compare, named_methods
 
 
 def test_methods_are_ordered_and_pairs_are_tested():

@@ -16,7 +16,7 @@ from test_hints import LEAVES
 from cells import cell, cross_cell, few_shot_cell, zero_shot_cell
 from dear import cli, entry
 from dear.cli import app
-from dear.cli.renamed import RENAMED
+from dear.cli.aliases import RENAMED
 from dear.data.catalog import declarations
 from dear.errors import ConfigError
 from dear.evaluation.results import CellResult

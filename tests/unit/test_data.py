@@ -13,8 +13,8 @@ import dear
 from dear.data.catalog import declarations
 from dear.data.check import check_dataset, is_present
 from dear.data.dataset import Item
+from dear.data.open import dataset_names, open_dataset
 from dear.data.splits import base_and_novel, few_shot, restrict, shots_from_json, shots_to_json
-from dear.datasets import dataset_names, open_dataset
 from dear.errors import DataError
 
 items_of = st.lists(st.builds(Item, st.text(min_size=1, max_size=6), st.integers(0, 5)), unique=True, min_size=1)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from dear import documents
 from dear.errors import DataError, NewerFormatError
+from dear.storage import documents
 
 KIND = {"what": "a list of things", "error": DataError}
 FORM = {"form": "things", "newest": 2}

@@ -9,10 +9,10 @@ from PIL import Image
 
 import dear
 from dear.data.images import as_rgb, folder_images, open_image
-from dear.datasets import open_dataset
+from dear.data.open import open_dataset
 from dear.errors import DataError, ImageError
 from dear.evaluation.evaluate import evaluate_items
-from dear.predict import Prediction, stream
+from dear.model.predict import Prediction, stream
 from helpers import build
 from kinds import BAD, GOOD, SIZE, gradient, photo, write_all
 
@@ -105,7 +105,7 @@ def test_permission(tmp_path, monkeypatch):
         def refuse(*_):
             raise PermissionError(errno.EACCES, "Permission denied")
 
-        monkeypatch.setattr("dear.files.os.open", refuse)
+        monkeypatch.setattr("dear.storage.files.os.open", refuse)
     with pytest.raises(ImageError, match="reading it is not permitted; change its permissions"):
         open_image(path)
 

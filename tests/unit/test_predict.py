@@ -7,8 +7,8 @@ from PIL import Image
 
 import dear
 from dear import errors
-from dear.datasets import open_dataset
-from dear.predict import stream
+from dear.data.open import open_dataset
+from dear.model.predict import stream
 from helpers import make_photos
 
 SHORT = dear.TrainSettings(epochs=1, batch_size=4)

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import dear
-from dear.engine import store as prefix_store
-from dear.engine.states import Stores
-from dear.engine.store import RECORD, PrefixStore, prefix_key
+from dear.engine import feature_store as prefix_store
+from dear.engine.feature_cache import Stores
+from dear.engine.feature_store import RECORD, PrefixStore, prefix_key
 from dear.errors import CacheError, DearError
 from helpers import build
 

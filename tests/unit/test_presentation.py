@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from dear import markdown
 from dear.paper.page import write_paper
 from dear.reports.charts import heat_chart, line_chart, role_chart
 from dear.reports.parts import Figure, Part, Table, part_markdown, report_page
@@ -21,6 +20,7 @@ from dear.reports.sheet import Sheet, SheetRow, sheet_html, sheet_png, write_she
 from dear.retrieval.search import Hit
 from dear.roles.examples import Example, Examples
 from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
+from dear.storage import markdown
 from papers import findings
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "dear"

@@ -10,13 +10,14 @@ import typer
 
 import dear
 from cells import cell
-from dear import bars, progress
-from dear.bars import Above, Bars, Lines, line_at, shown_of, watched
-from dear.cli.talk import cell_text, speaking
+from dear.cli.console import cell_text, speaking
 from dear.entry import first_words
 from dear.errors import ConfigError, is_typed
-from dear.evaluation.pace import Pace
-from dear.progress import Stage, duration, heard_by, stage, time_left
+from dear.evaluation.eta import Pace
+from dear.progress.display import Above, Bars, Lines, line_at, shown_of, watched
+from dear.progress.stages import Stage, duration, heard_by, stage, time_left
+from dear.progress.stages import display as bars
+from dear.progress.stages import stages as progress
 
 METRICS = {
     **{"step": 12, "steps": 500, "epoch": 3, "lr": 0.1, "skipped": 0, "images_per_second": 12.3, "problems": []},

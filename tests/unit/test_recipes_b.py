@@ -137,7 +137,7 @@ def test_published_sizes(name, count):
 
 
 def test_sixty_templates():
-    from dear.methods.templates import SIXTY
+    from dear.methods.parts.templates import SIXTY
 
     assert len(set(SIXTY)) == 60
     assert all(template.count("{}") == 1 for template in SIXTY)

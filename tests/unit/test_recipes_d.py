@@ -5,8 +5,8 @@ import pytest
 import dear
 from dear.data.prompts import class_list
 from dear.engine.optim import rate
+from dear.methods.parts.class_features import SEVEN, usual_templates
 from dear.methods.recipe import Case, Recipe, resolve, special_config
-from dear.methods.sentences import SEVEN, usual_templates
 
 TIP = """
 imagenet 1.17 7 3

@@ -5,12 +5,12 @@ import re
 import pytest
 import torch
 
+from dear.data.open import open_dataset
 from dear.data.splits import few_shot
-from dear.datasets import open_dataset
 from dear.engine.job import describe, make_job
 from dear.evaluation.evaluate import Evaluation
 from dear.evaluation.results import Scores
-from dear.evaluation.tested import TestData
+from dear.evaluation.test_data import TestData
 from dear.reports.charts import line_chart, round_step, spread_places, tick_labels
 from dear.reports.colors import ATTRIBUTES, ROLES, UNKNOWN, contrast, heat_fill, ink_on
 from dear.reports.glossary import GLOSSARY, anchor, terms_in

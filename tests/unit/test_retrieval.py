@@ -12,16 +12,17 @@ from PIL import Image
 from safetensors.torch import save
 
 import dear
-from dear import documents
 from dear.errors import ConfigError, DataError, DearWarning
-from dear.files import sha256, write_atomic
 from dear.reports.sheet import write_sheet
 from dear.retrieval import index as indexes
 from dear.retrieval.index import read_index
-from dear.retrieval.search import Hit, nearest, search
+from dear.retrieval.search import Hit, nearest
 from dear.retrieval.search import find as find_all
 from dear.retrieval.segments import COPIED, ENCODED
 from dear.retrieval.update import update_index
+from dear.storage import documents
+from dear.storage.files import sha256, write_atomic
+from dear.workflows.search import search
 from helpers import move_parameters
 
 

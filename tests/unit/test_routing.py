@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 import dear
-from dear.artefact import identity
 from dear.cli import main
 from dear.config import named_first, named_now
 from dear.data.dataset import Dataset
 from dear.engine.job import Job, describe, fingerprint
 from dear.errors import ConfigError, DearWarning
 from dear.evaluation.cells import make_cells
-from dear.loading import load
+from dear.model.artefact import identity
+from dear.model.load import load
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "format1"
 

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from dear.backbone.frozen import check_names, complete, layer_named, shape_of
+from dear.backbone.head_contributions import contributions, name_groups, parse_groups
 from dear.backbone.layers import Layer
 from dear.backbone.rows import Rows
-from dear.backbone.split import contributions, name_groups, parse_groups
 from dear.errors import ConfigError
 from helpers import TINY_CONFIGS, plain_images
 from oracle import relative_error

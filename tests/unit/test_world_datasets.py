@@ -5,11 +5,11 @@ import pytest
 
 from dear.errors import ConfigError
 from dear.world.catalog import DATASETS
-from dear.world.datasets import SPLITS, load_world_dataset, matches, world_dataset_names
+from dear.world.datasets import SPLITS, dataset_names, load_world_dataset, matches
 from dear.world.samples import scene_has_held_out_pair
 from dear.world.vocabulary import NAMES
 
-NAMES_OF_SETS = world_dataset_names()
+NAMES_OF_SETS = dataset_names()
 
 
 def test_every_kind_of_data_set_is_there():

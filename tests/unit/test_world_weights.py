@@ -13,7 +13,7 @@ from dear.world.clip import (
     read_folder,
     write_tokenizer,
 )
-from dear.world.datasets import load_world_dataset, world_dataset_names
+from dear.world.datasets import dataset_names, load_world_dataset
 from dear.world.score import attribute_accuracy, dataset_accuracy
 from dear.world.vocabulary import ATTRIBUTES
 
@@ -50,7 +50,7 @@ def test_attributes_are_known_as_well_as_the_docs_say(shipped):
 
 @pytest.mark.slow
 def test_data_sets_are_neither_hopeless_nor_saturated(shipped):
-    rows = [dataset_accuracy(*shipped, load_world_dataset(name), per_class=4) for name in world_dataset_names()]
+    rows = [dataset_accuracy(*shipped, load_world_dataset(name), per_class=4) for name in dataset_names()]
     for part in ("all", "base", "novel"):
         assert all(0 <= row[part] <= 100 for row in rows)
     assert 40 <= sum(row["all"] for row in rows) / len(rows) <= 85

@@ -22,9 +22,9 @@ from dear.engine.feed import StepImages
 from dear.engine.gradients import Grads, Share, share_of_step
 from dear.engine.loop import update
 from dear.engine.optim import make_optimiser, rate
-from dear.loading import make_method, restore
 from dear.methods.base import Output
 from dear.methods.recipe import Recipe
+from dear.model.load import make_method, restore
 from vectors.tiny_clip import tiny_clip
 
 Tensors = dict[str, Tensor]

@@ -51,7 +51,8 @@ def promptsrc(facts, tensors) -> Case:
     weights = {"text_weight": told["text_loss_weight"], "image_weight": told["image_loss_weight"]}
 
     def found(run):
-        from dear.methods import promptsrc, templates
+        from dear.methods import promptsrc
+        from dear.methods.parts import templates
 
         clip = run.model.clip
         assert sorted(facts.get("templates", templates.SIXTY)) == sorted(templates.SIXTY)

@@ -5,9 +5,9 @@ import copy
 import torch
 
 import dear
-from dear.loading import make_method, restore
 from dear.methods.base import Batch
 from dear.methods.recipe import Recipe
+from dear.model.load import make_method, restore
 from vectors.compare import Case, classes_of, words
 from vectors.family_a import number_after
 from vectors.tiny_clip import tiny_clip

@@ -7,9 +7,9 @@ import tempfile
 import torch
 
 from dear.methods.base import unit
+from dear.methods.parts.tokens import prompted_image
 from dear.methods.recipe import Recipe
 from dear.methods.textrefiner import local_rows
-from dear.methods.tokens import prompted_image
 from tiny_lm import write_llama
 from vectors.compare import Case, Difference, classes_of, own_name
 from vectors.family_a import optimiser, start_words
@@ -279,7 +279,7 @@ def alpha_over_rank(monkeypatch):
 
 def one_mask(monkeypatch):
     """All matrices of a block share the mask of q."""
-    from dear.methods.inside import Dropout
+    from dear.methods.parts.lora import Dropout
 
     right = Dropout.__call__
     monkeypatch.setattr(Dropout, "__call__", lambda self, letter, x: right(self, "q", x))
@@ -367,7 +367,7 @@ def clean_teacher(monkeypatch):
 
 def padding_is_counted(monkeypatch):
     """Positions of the language model count padding."""
-    from dear.methods.language import Copies
+    from dear.methods.parts.language import Copies
 
     right = Copies.run
 

@@ -25,7 +25,7 @@ def ratio_swapped(monkeypatch):
 
 
 def unit_before_the_mean(monkeypatch):
-    from dear.methods.cache import CacheMethod
+    from dear.methods.parts.caches import CacheMethod
 
     def begin(self, clip, draw):
         self.remember(clip, unit(unit(draw.image["feature"]).mean(0)), draw.labels, draw.classes)
@@ -35,7 +35,7 @@ def unit_before_the_mean(monkeypatch):
 
 def one_unit_too_few(monkeypatch):
     """Sentences are averaged without being made unit length first."""
-    from dear.methods import sentences
+    from dear.methods.parts import class_features as sentences
 
     class Once:
         def __init__(self):
@@ -49,7 +49,7 @@ def one_unit_too_few(monkeypatch):
 
 
 def grid_reaches_its_end(monkeypatch):
-    from dear.methods import cache
+    from dear.methods.parts import caches as cache
 
     def reaching(scale, steps, first):
         return [first + i * (scale - first) / max(1, steps - 1) for i in range(steps)]
@@ -58,7 +58,7 @@ def grid_reaches_its_end(monkeypatch):
 
 
 def last_best(monkeypatch):
-    from dear.methods import cache
+    from dear.methods.parts import caches as cache
 
     def last(right):
         place = right.size - 1 - right[::-1, ::-1].argmax()
@@ -68,7 +68,7 @@ def last_best(monkeypatch):
 
 
 def keys_made_unit(monkeypatch):
-    from dear.methods.cache import CacheMethod
+    from dear.methods.parts.caches import CacheMethod
 
     monkeypatch.setattr(CacheMethod, "affinity", lambda self, f: unit(self.keys) @ f.T)
 
@@ -100,7 +100,7 @@ def criterion_with_images(monkeypatch):
     """Channels as after a run of ape."""
     from dear.methods import ape_t
     from dear.methods.ape import similarity
-    from dear.methods.cache import CacheMethod
+    from dear.methods.parts.caches import CacheMethod
 
     known, right = [], CacheMethod.remember
 
@@ -114,7 +114,7 @@ def criterion_with_images(monkeypatch):
 
 def text_keeps_its_place(monkeypatch):
     """The residual moves keys alone."""
-    from dear.methods.cache import CacheMethod
+    from dear.methods.parts.caches import CacheMethod
 
     def parts(self, clip, feature, text):
         affinity = self.affinity(feature) + self.moved(feature)[self.labels]

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dear.backbone.split import group_terms, parse_groups
+from dear.backbone.head_contributions import group_terms, parse_groups
 from dear.backbone.vision import VisionTower
 from dear.errors import ConfigError
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from huggingface_hub import get_session, hf_hub_url, try_to_load_from_cache
 
 from dear.errors import HubError, backbone, option
-from dear.progress import logger
+from dear.progress.stages import logger
 
 WHOLE = ("open_clip_config.json", "open_clip_model.safetensors")
 """What a folder needs to be used as local-dir:FOLDER."""

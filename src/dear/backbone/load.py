@@ -18,15 +18,15 @@ from open_clip.transformer import LayerNormFp32
 from torch import Tensor, nn
 from torchvision import transforms
 
-from dear import documents
 from dear.backbone.augment import TrainTransform
 from dear.backbone.clip import FrozenClip, Geometry, content_hash
 from dear.backbone.hub import WHOLE, ask, out_of_reach
 from dear.backbone.safety import check_config, check_weights, check_weights_file
 from dear.backbone.support import unsupported
 from dear.errors import BackboneError, HubError, backbone, did_you_mean, option
-from dear.files import NotRegularError, is_file, is_folder, read_regular
-from dear.progress import stage
+from dear.progress.stages import stage
+from dear.storage import documents
+from dear.storage.files import NotRegularError, is_file, is_folder, read_regular
 
 Precision = Literal["fp32", "bf16", "fp16"]
 

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from dear.backbone.layers import Layer, layer_of
 from dear.backbone.packed import Packing, packing_of
-from dear.backbone.passage import Passage
+from dear.backbone.packed_rows import Passage
 from dear.backbone.precision import tower_precision, wide
 from dear.backbone.rows import Rows
 from dear.errors import ClassListError
-from dear.progress import stage
+from dear.progress.stages import stage
 
 Edit = Callable[[int, Rows], Rows]
 """From (layer, its input) to the input it gets instead."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dear.backbone.layers import Layer, layer_of
 from dear.backbone.precision import tower_precision, wide
-from dear.backbone.watch import begin_run
+from dear.backbone.tracing import begin_run
 from dear.errors import InputError
 
 Edit = Callable[[int, Tensor], Tensor]

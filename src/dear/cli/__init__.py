@@ -13,10 +13,10 @@ import typer.main
 
 from dear import __version__
 from dear.cli import bench, compare, data, doctor, explain, paper, predict, report, roles, search, train, world
-from dear.cli.extending import extensible
+from dear.cli.aliases import with_new_names
+from dear.cli.console import Group, say, speaking
 from dear.cli.options import with_training
-from dear.cli.renamed import with_new_names
-from dear.cli.talk import Group, say, speaking
+from dear.cli.plugins import extensible
 from dear.errors import ConfigError, DearError, DearWarning
 
 

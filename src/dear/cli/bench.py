@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
-from dear.cli.extending import extensible
-from dear.cli.talk import Group, cell_text, printable, say, terminal_width
+from dear.cli.console import Group, cell_text, printable, say, terminal_width
+from dear.cli.plugins import extensible
 
 if TYPE_CHECKING:
     from dear.evaluation.cells import Cell, Setting
@@ -61,7 +61,7 @@ def _run(
 ) -> None:
     from dear.evaluation.cells import Setting, make_cells
     from dear.evaluation.defaults import backbone_for, broad_set, default_data
-    from dear.folders import check_ours
+    from dear.storage.locks import check_ours
 
     check_ours(out, "grid", resume=resume, overwrite=overwrite)
     named = [*([source] if source else []), *(ask.split(data) if data is not None else [])]

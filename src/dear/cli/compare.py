@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import cell_text, say
+from dear.cli.console import cell_text, say
 from dear.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def compare(
 def _carry_out(training: ask.Training, out: Path, data: list[str] | None, clip: str | None, **how: Any) -> None:
     from dear.reports.compare_page import PAGE
     from dear.reports.compare_words import verdict
-    from dear.reports.comparing import compare
+    from dear.workflows.compare import compare
 
     write_config = training.config_writer(out)
 

@@ -17,7 +17,7 @@ import yaml
 from typer.models import OptionInfo
 
 from dear.errors import ConfigError, did_you_mean
-from dear.files import read_regular, write_atomic
+from dear.storage.files import read_regular, write_atomic
 
 FILE = "config.yaml"
 ALWAYS = ("data", "clip", "method", "methods")

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dear.cli.extending import command
-from dear.cli.talk import Group, columns, progress_bar, say
+from dear.cli.console import Group, columns, progress_bar, say
+from dear.cli.plugins import command
 from dear.errors import ConfigError, DataError, did_you_mean
 
 LIST = " See 'dear data list'."
@@ -55,7 +55,7 @@ def _about_data(name: str, root: Path) -> list[tuple[str, ...]]:
     """A data set's page, license and layout, one line each."""
     from dear.data.catalog import declarations
     from dear.data.check import is_present
-    from dear.datasets import dataset_names
+    from dear.data.open import dataset_names
     from dear.world.catalog import DATASETS
 
     if (drawn := DATASETS.get(name)) is not None:
@@ -81,7 +81,7 @@ def check_data(name: Name, root: Root = Path("data"), quick: Quick = False) -> N
     """Verify a data set: compare it with what it should hold, and open every image once."""
     from dear.data.catalog import declarations
     from dear.data.check import check_dataset
-    from dear.datasets import open_dataset
+    from dear.data.open import open_dataset
 
     declared = declarations().get(name)
     total = sum(count or 0 for count in (declared.train, declared.val, declared.test)) if declared else 0

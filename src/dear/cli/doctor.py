@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dear.cli.talk import Group, columns, printable
+from dear.cli.console import Group, columns, printable
 
 if TYPE_CHECKING:
-    from dear.user_cache import CacheEntry
+    from dear.storage.user_cache import CacheEntry
 
 cache_app = typer.Typer(help="List and clear caches: everything in them can be made again.", cls=Group)
 
@@ -26,8 +26,8 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a bug report.")] = False,
 ) -> None:
     """Print versions, device, threads, memory, caches and extras: what a bug report needs."""
-    from dear.diagnosis import doctor as look
-    from dear.user_cache import readable
+    from dear.storage.user_cache import readable
+    from dear.workflows.doctor import doctor as look
 
     found = look()
     if as_json:
@@ -59,7 +59,7 @@ def _yes(there: bool) -> str:
 @cache_app.command("list")
 def list_caches(folders: Folders = None) -> None:
     """List what caches hold: size, days since it was used, place."""
-    from dear.user_cache import list_cache, readable
+    from dear.storage.user_cache import list_cache, readable
 
     found = list_cache(*(folders or ()))
     rows = [(readable(one.bytes), f"{_days(one):.0f} days", str(one.path)) for one in found]
@@ -76,7 +76,7 @@ def clear_caches(
     ] = "0",
 ) -> None:
     """Remove what was unused the longest, until at most --max-size is left."""
-    from dear.user_cache import clear_cache, readable
+    from dear.storage.user_cache import clear_cache, readable
 
     gone = clear_cache(*(folders or ()), max_size=max_size)
     typer.echo(f"{len(gone)} entries removed, {readable(sum(one.bytes for one in gone))}")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import columns, printable, say
+from dear.cli.console import columns, printable, say
 from dear.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dear.explanation import Explanation
+    from dear.model.explanation import Explanation
 
 
 def explain(
@@ -47,7 +47,7 @@ def explain(
     """Say why IMAGE gets its answer: logits as exact sums over heads, attributes, MLPs and patches."""
     from dear.backbone.load import load_clip
     from dear.engine.ranks import local_device
-    from dear.reports.explaining import explain as explained
+    from dear.workflows.explain import explain as explained
 
     run, image = _run_and_image(words, clip)
     if clip is None and pretrained is not None:

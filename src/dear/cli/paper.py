@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import say
+from dear.cli.console import say
 from dear.errors import ConfigError
 
 if TYPE_CHECKING:

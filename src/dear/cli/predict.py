@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import json_line, printable, say
+from dear.cli.console import json_line, printable, say
 from dear.errors import ConfigError, ImageError
 
 if TYPE_CHECKING:
-    from dear.predict import Prediction
+    from dear.model.predict import Prediction
     from dear.reports.labels import LabelTable, Sorter
 
 Table = Annotated[
@@ -56,8 +56,8 @@ def predict(
 ) -> None:
     """Classify images, among the run's classes or any others."""
     from dear.engine.ranks import local_device
-    from dear.loading import load
-    from dear.predict import stream
+    from dear.model.load import load
+    from dear.model.predict import stream
     from dear.reports.labels import LabelTable, Sorter
 
     if link and sort_into is None:
@@ -121,7 +121,7 @@ def _expand(images: list[Path]) -> tuple[list[Path], int]:
 
 def _class_names(classes: str | None, names: Path | None) -> list[str] | None:
     """Class names as typed, or from a file with one per line; None for the run's own."""
-    from dear.files import read_regular
+    from dear.storage.files import read_regular
 
     if classes is not None and names is not None:
         raise ConfigError("--classes and --names both say which classes there are: choose one of them.")

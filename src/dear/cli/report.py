@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import columns, printable, say
+from dear.cli.console import columns, printable, say
 from dear.errors import ConfigError
 
 if TYPE_CHECKING:
     from dear.engine.job import Job
-    from dear.reports.runs import Report
+    from dear.workflows.report import Report
 
 
 def report(
@@ -31,7 +31,7 @@ def report(
 ) -> None:
     """Test a run and write a page about it: how good it is, what it corrects and confuses; details for experts."""
     from dear.engine.run import read_run
-    from dear.reports.runs import write_report
+    from dear.workflows.report import write_report
 
     read_run(run)
     ask.use_threads(threads)
@@ -50,11 +50,11 @@ def quickstart(
 ) -> None:
     """Adapt the embedded world's CLIP to half of a data set's classes, test both halves, write a report."""
     from dear.backbone.load import load_clip
-    from dear.datasets import open_dataset
+    from dear.data.open import open_dataset
     from dear.engine.job import make_job
     from dear.engine.run import run_job
     from dear.engine.settings import TrainSettings
-    from dear.reports.runs import write_report
+    from dear.workflows.report import write_report
 
     ask.use_threads(threads)
     dataset = open_dataset(data)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dear.cli.talk import columns, printable
+from dear.cli.console import columns, printable
 from dear.errors import DataError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def next_commands(job: Job, out: Path) -> str:
 
 def _extended() -> str:
     """The options by which methods and data sets of others were added."""
-    from dear.extensions import added
+    from dear.methods.plugins import added
 
     files, catalogs = added()
     words = [("--import", file) for file in files] + [("--catalog", file) for file in catalogs]
@@ -111,7 +111,7 @@ def _word(path: Path | str) -> str:
 
 def _tested(job: Job) -> Any:
     """The first image that `dear eval` would test; None if there is none."""
-    from dear.evaluation.tested import items_to_test
+    from dear.evaluation.test_data import items_to_test
 
     try:
         return items_to_test(job.dataset, "all", drawn=job.items)[0]
@@ -128,7 +128,7 @@ def _file(dataset: Dataset, item_id: str) -> Path | None:
 
 
 def _adapter_bytes(folder: Path) -> int:
-    from dear.artefact import MANIFEST, read_manifest
+    from dear.model.artefact import MANIFEST, read_manifest
 
     return (folder / MANIFEST).stat().st_size + sum(entry.bytes for entry in read_manifest(folder).files.values())
 

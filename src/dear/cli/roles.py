@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
-from dear.cli.extending import command
-from dear.cli.talk import Group, say
+from dear.cli.console import Group, say
+from dear.cli.plugins import command
 from dear.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def discover(
     overwrite: ask.Overwrite = False,
 ) -> None:
     """Find the role of every head of a CLIP's last layers, from images and a pool of phrases."""
-    from dear.reports.discovering import discover_and_write
     from dear.roles.concepts import ClusterSettings
     from dear.roles.discover import DiscoverySettings
+    from dear.workflows.discover import discover_and_write
 
     ask.use_threads(threads)
     told: dict[str, Any] = {"rule": rule, "sentence_model": sentence_model, "phrases": phrases}
@@ -101,7 +101,7 @@ def _train_command(clip: str, pretrained: str | None, images: str, out: Path, da
     """What to type to train with the map; on the same images if they are in class folders."""
     from shlex import join
 
-    from dear.datasets import open_dataset
+    from dear.data.open import open_dataset
     from dear.errors import DearError
 
     words = ["dear", "train"]
@@ -123,9 +123,9 @@ def show(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the map as a page.")] = None,
 ) -> None:
     """Print a role map as a grid, and write it as a page."""
-    from dear.files import write_result
     from dear.reports.role_page import role_page
     from dear.roles.grid import role_grid
+    from dear.storage.files import write_result
 
     role_map = _map(roles)
     typer.echo(role_grid(role_map))
@@ -166,10 +166,10 @@ def ablate(
     """Mean-ablate heads and layers, and print how much zero-shot accuracy each costs."""
     from dear.backbone.load import load_clip
     from dear.data.images import image_batches
-    from dear.files import write_result
     from dear.reports.ablation import ablation_markdown
     from dear.roles.ablation import check_fits, collect_terms, measure
     from dear.roles.sources import tasks_from
+    from dear.storage.files import write_result
 
     if template.count("{}") != 1:
         raise ConfigError(f"The template {template!r} must hold '{{}}' exactly once, where the class name goes.")

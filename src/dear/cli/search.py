@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
-from dear.cli.extending import command
-from dear.cli.talk import Group, json_line, printable, progress_bar, say
+from dear.cli.console import Group, json_line, printable, progress_bar, say
+from dear.cli.plugins import command
 from dear.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def index(
     """Index the images of PHOTOS by a CLIP or an adapter; repeated, only new and changed files are encoded."""
     from dear.data.images import folder_images
     from dear.engine.ranks import local_device
-    from dear.retrieval.update import index_images
+    from dear.workflows.index import index_images
 
     if second is not None:
         if run is not None:
@@ -143,8 +143,9 @@ def find(
     from dear.engine.ranks import local_device
     from dear.reports.sheet import write_found
     from dear.retrieval.encoder import encoder_of
-    from dear.retrieval.search import asked, check, opened
+    from dear.retrieval.search import asked, check
     from dear.retrieval.search import find as find_in
+    from dear.workflows.search import opened
 
     ask.use_threads(threads)
     told: dict[str, Any] = {"by": by, "without": tuple(without or ()), "swap": _swaps(swap), "top_k": top_k}

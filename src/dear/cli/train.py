@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dear.cli import options as ask
+from dear.cli.console import say
 from dear.cli.results import scores_json, tell_scores, tell_trained
-from dear.cli.talk import say
 
 if TYPE_CHECKING:
     from dear.backbone.clip import FrozenClip
@@ -53,10 +53,10 @@ def train(
 ) -> None:
     """Adapt a CLIP to DATA; the folder OUT then holds the adapter, its log and its options as config.yaml."""
     from dear.backbone.load import load_clip
-    from dear.engine.fit import clip_for
     from dear.engine.found_roles import with_found_roles
     from dear.engine.job import make_job
-    from dear.folders import check_ours
+    from dear.evaluation.defaults import clip_for
+    from dear.storage.locks import check_ours
 
     config = {**({"roles": roles} if roles else {}), **ask.parse_setting(setting)}
     job = make_job(
@@ -82,7 +82,7 @@ def train(
 def _opened(data: str, data_root: Path | None, *, add_class: str | None, **how: Any) -> Dataset:
     """The data set with everything that the options say about it; names that say nothing to CLIP are told."""
     from dear.data.names import unspoken_sentence
-    from dear.datasets import open_dataset
+    from dear.data.open import open_dataset
 
     dataset = open_dataset(data, data_root, add_class=ask.split(add_class) if add_class is not None else (), **how)
     if sentence := unspoken_sentence(dataset.class_names):
@@ -154,7 +154,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with the scores of each class.")] = False,
 ) -> None:
     """Say how good a run is: test it on images it was not trained on, beside plain CLIP."""
-    from dear.evaluation.runs import evaluate as measure
+    from dear.workflows.evaluate import evaluate as measure
 
     ask.use_threads(threads)
     how: dict[str, Any] = {"half": half, "template": template, "data_root": data_root, "cache": cache}

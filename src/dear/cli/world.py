@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from dear.cli import options as ask
-from dear.cli.talk import Group
+from dear.cli.console import Group
 from dear.errors import ConfigError
-from dear.progress import stage
+from dear.progress.stages import stage
 
 app = typer.Typer(help="The embedded world: a small visual world and a small CLIP trained on it.", cls=Group)
 
@@ -81,12 +81,12 @@ def score(
 ) -> None:
     """Print zero-shot accuracy by kind of feature and by data set (all classes, base half, novel half)."""
     from dear.world.clip import assets_folder, read_folder
-    from dear.world.datasets import load_world_dataset, world_dataset_names
+    from dear.world.datasets import dataset_names, load_world_dataset
     from dear.world.score import score as measure
     from dear.world.score import score_table
 
     ask.use_threads(threads)
-    names = data.split(",") if data else list(world_dataset_names())
+    names = data.split(",") if data else list(dataset_names())
     for name in names:
         load_world_dataset(name)
     model, tokenizer = read_folder(clip or assets_folder())

@@ -15,7 +15,6 @@ from typing import Any, Literal
 from PIL import Image
 from pydantic import ConfigDict, Field, field_validator
 
-from dear import documents
 from dear.config import Settings
 from dear.data.dataset import Dataset
 from dear.data.images import content_of, open_image
@@ -31,7 +30,8 @@ from dear.data.readers import (
     read_split_file,
 )
 from dear.errors import ConfigError, DataError
-from dear.files import shown
+from dear.storage import documents
+from dear.storage.files import shown
 
 Layout = Literal["split file", "imagenet", "imagenet folders", "imagenet numbers", "aircraft", "class folders", "list"]
 _ADDED: dict[Path, dict[str, Declaration]] = {}

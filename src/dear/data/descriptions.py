@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dear import documents
 from dear.data.dataset import Dataset
 from dear.data.prompts import is_wording
 from dear.errors import DataError, did_you_mean
-from dear.files import MEGABYTE
+from dear.storage import documents
+from dear.storage.files import MEGABYTE
 
 LARGEST = 64 * MEGABYTE
 MOST = 1000

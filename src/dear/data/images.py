@@ -20,8 +20,8 @@ from torch import Tensor
 
 from dear.config import whole_number
 from dear.errors import ImageError
-from dear.files import MEGABYTE, NotRegularError, letters, read_regular, sha256, shown
-from dear.progress import stage
+from dear.progress.stages import stage
+from dear.storage.files import MEGABYTE, NotRegularError, letters, read_regular, sha256, shown
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
 HEIC = {".heic", ".heif"}

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dear import documents
 from dear.data.dataset import Dataset, Item, in_order
 from dear.data.images import ImageList, content_of, folder_images
 from dear.data.prompts import is_wording
 from dear.errors import DataError, did_you_mean
-from dear.files import as_folder, letters, sha256
+from dear.storage import documents
+from dear.storage.files import as_folder, letters, sha256
 
 FILLERS = {"class", "cls", "label", "category", "id", "no", "nr", "number", "folder", "img", "image", "n", "c"}
 """Words that say nothing about a class if a number follows."""

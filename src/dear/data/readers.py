@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dear import documents
 from dear.data.dataset import Item, in_order
 from dear.data.images import is_image_name, passed_over_sentence
 from dear.errors import DataError
-from dear.files import NotRegularError, read_regular
+from dear.storage import documents
+from dear.storage.files import NotRegularError, read_regular
 
 IGNORED_FOLDERS = {"BACKGROUND_Google", "Faces_easy"}
 PATHS, LABELS = ("path", "file", "image", "filename"), ("label", "class", "classname", "name")

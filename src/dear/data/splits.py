@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from dear import documents
 from dear.data.dataset import Dataset, Item, in_order
 from dear.errors import ConfigError, DataError
-from dear.files import letters, sha256
+from dear.storage import documents
+from dear.storage.files import letters, sha256
 
 Half = Literal["all", "base", "novel"]
 

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from dear.backbone.clip import content_hash
 from dear.errors import CheckpointError, option
-from dear.files import sha256, write_atomic
-from dear.loading import restore
 from dear.methods.base import Method
+from dear.model.load import restore
+from dear.storage.files import sha256, write_atomic
 
 FORMAT, OLD_FORMAT = "dear-checkpoint 2", "dear-checkpoint 1"
 LARGE = 64 * 2**20

@@ -16,7 +16,7 @@ from dear.backbone.frozen import PLAIN
 from dear.data.dataset import Dataset, Item
 from dear.engine.ranks import Ranks
 from dear.errors import DataError, ImageError
-from dear.files import letters
+from dear.storage.files import letters
 
 Views = Mapping[str, Tensor]
 """Of one image: views (V, …) by name, and (…) for names that begin with "plain:"."""

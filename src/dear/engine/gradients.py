@@ -16,9 +16,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dear.backbone.precision import computing
 from dear.engine.feed import IMAGES, StepImages
-from dear.kept import concatenated
 from dear.methods.base import Batch, Output, total_of
-from dear.model import Model
+from dear.model.class_cache import concatenated
+from dear.model.model import Model
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 Grads = dict[str, dict[str, Tensor]]

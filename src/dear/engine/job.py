@@ -10,7 +10,6 @@ from importlib.metadata import version
 from typing import Any
 
 from dear import __version__
-from dear.artefact import identity
 from dear.backbone.clip import FrozenClip
 from dear.config import Settings, named_first, named_now, whole_number
 from dear.data.catalog import declarations
@@ -18,12 +17,13 @@ from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half, few_shot, held_out, labels_of, left_over, restrict
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError
-from dear.files import sha256
-from dear.loading import make_method
 from dear.methods.base import Method
 from dear.methods.recipe import RECIPES, Case, Recipe, RecipeName, resolve, special_config
 from dear.methods.registry import get_method, list_methods
-from dear.model import Model
+from dear.model.artefact import identity
+from dear.model.load import make_method
+from dear.model.model import Model
+from dear.storage.files import sha256
 
 UNLABELLED = -1
 HELD_OUT = 4

@@ -20,10 +20,10 @@ from dear.engine.optim import Average, Best, epoch_weights, make_optimiser, rate
 from dear.engine.ranks import Ranks
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError, TrainingError, option
-from dear.loading import restore
 from dear.methods.base import Method
 from dear.methods.recipe import Recipe
-from dear.model import Model
+from dear.model.load import restore
+from dear.model.model import Model
 
 Metrics = dict[str, Any]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import Field
 
-from dear import documents
 from dear.methods.recipe import Recipe
+from dear.storage import documents
 
 
 class _Backbone(documents.Form):

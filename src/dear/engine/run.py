@@ -14,28 +14,28 @@ from typing import Any
 
 import torch
 
-from dear import documents
-from dear.artefact import MANIFEST, TENSORS, files_of_adapter
 from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import PLAIN
 from dear.config import whole_number
 from dear.data.dataset import Dataset, Item
+from dear.data.open import refuse_inside
 from dear.data.splits import shots_to_json
-from dear.datasets import refuse_inside
 from dear.engine.checkpoint import Progress
-from dear.engine.drawn import Problems, draw_for, held_images, unread_classes
+from dear.engine.feature_cache import cached_views, fixed_views
+from dear.engine.feature_sets import Problems, draw_for, held_images, unread_classes
 from dear.engine.feed import Feed, Read, live_views
 from dear.engine.job import Job, describe, fingerprint, versions
 from dear.engine.loop import Metrics, check_whole_batch, train
 from dear.engine.old_runs import RunRecord, from_format_1
 from dear.engine.ranks import Ranks, join
-from dear.engine.states import cached_views, fixed_views
 from dear.errors import ArtefactError, ConfigError, DataError, DearError, TrainingError, option
-from dear.files import read_regular, sync_folder, write_atomic
-from dear.folders import LOCK, MARKER, check_ours, held, remove_leftovers, remove_ours
 from dear.methods.base import Draw
-from dear.model import Model
-from dear.progress import stage
+from dear.model.artefact import MANIFEST, TENSORS, files_of_adapter
+from dear.model.model import Model
+from dear.progress.stages import stage
+from dear.storage import documents
+from dear.storage.files import read_regular, sync_folder, write_atomic
+from dear.storage.locks import LOCK, MARKER, check_ours, held, remove_leftovers, remove_ours
 
 RUN, SHOTS, METRICS, CHECKPOINT = "run.json", "shots.json", "metrics.jsonl", "checkpoint.safetensors"
 NEXT, MOVING = ".next", ".moving"

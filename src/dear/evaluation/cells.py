@@ -15,10 +15,10 @@ from dear.data.splits import Half
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DearWarning, did_you_mean
 from dear.evaluation.results import Protocol
-from dear.files import sha256
 from dear.methods.base import Method
 from dear.methods.recipe import RecipeName
 from dear.methods.registry import get_method
+from dear.storage.files import sha256
 
 LONGEST_NAME = 150
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from dear.data.catalog import declarations
-from dear.engine.fit import clip_for
-from dear.world.datasets import world_dataset_names
+from dear.data.dataset import Dataset
+from dear.data.open import own_clip
+from dear.errors import ConfigError, option
+from dear.world.datasets import dataset_names
 
 WORLD, BROAD_WORLD, BROAD_PHOTOGRAPHS = "world", "world-broad", "imagenet"
 
@@ -25,10 +28,24 @@ def broad_set(clip: str) -> str:
 def default_data(protocol: str, broad: str, source: str | None) -> list[str]:
     """The data sets of the world or of the paper; shifted variants of `broad` are for domain, or for the world."""
     paper = tuple(name for name, one in declarations().items() if one.base is None)
-    names = world_dataset_names() if broad == BROAD_WORLD else paper
+    names = dataset_names() if broad == BROAD_WORLD else paper
     shifted = [name for name in names if name.startswith(broad) and name != broad]
     if protocol == "domain":
         return shifted
     if protocol == "base-to-novel" and broad == BROAD_WORLD:
         return list(names)
     return [name for name in names if name not in shifted and name != source]
+
+
+def clip_for(data: str | Path | Dataset, clip: str | None, pretrained: str | None) -> tuple[str, str | None]:
+    """The backbone to adapt: the one named, or the world's own for its drawn data sets, which knows no photographs."""
+    if clip is not None:
+        return clip, pretrained
+    if pretrained is not None:
+        raise ConfigError(f"The weights {pretrained!r} need a backbone: name it with {option(clip='NAME')}.")
+    if (own := own_clip(data)) is not None:
+        return own, None
+    name = data.name if isinstance(data, Dataset) else Path(data).name
+    raise ConfigError(
+        f"{name} needs a CLIP that knows photographs: add {option(clip='ViT-B-16-quickgelu', pretrained='openai')}."
+    )

@@ -19,10 +19,10 @@ from PIL import Image
 from torch import Tensor
 
 from dear.data.dataset import Dataset, Item
-from dear.engine.states import evaluation_states
+from dear.engine.feature_cache import evaluation_states
 from dear.errors import ImageError
 from dear.methods.base import unit
-from dear.model import Model
+from dear.model.model import Model
 
 COSINE, AGREEMENT = 0.9, 0.9
 SIDE = 16

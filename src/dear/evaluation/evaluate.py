@@ -12,12 +12,12 @@ from torch import Tensor
 
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half, labels_of
-from dear.engine.states import StateBatch, evaluation_states
+from dear.engine.feature_cache import StateBatch, evaluation_states
 from dear.errors import ConfigError, DataError
 from dear.evaluation.results import PerClass, Scores
-from dear.evaluation.tested import Newness
+from dear.evaluation.test_data import Newness
 from dear.evaluation.verdict import Verdict, verdict
-from dear.model import Model
+from dear.model.model import Model
 
 
 @dataclass(frozen=True)

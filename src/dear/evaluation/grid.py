@@ -17,33 +17,33 @@ from typing import Any
 
 import torch
 
-from dear import documents
-from dear.artefact import TENSORS
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.dataset import Dataset, Item
 from dear.data.descriptions import with_descriptions
+from dear.data.open import open_dataset, refuse_inside
 from dear.data.splits import few_shot, labels_of
-from dear.datasets import open_dataset, refuse_inside
 from dear.engine.found_roles import with_found_roles
 from dear.engine.job import Job, describe, fingerprint, make_job, told_settings, versions
 from dear.engine.loop import Metrics
 from dear.engine.run import CHECKPOINT, read_run, run_job
 from dear.errors import REFUSALS, ConfigError, DataError, DearError, TrainingError, is_typed, option
 from dear.evaluation.cells import Cell, Setting
+from dear.evaluation.eta import Pace
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.memory import watch_peak
-from dear.evaluation.pace import Pace
 from dear.evaluation.processes import begin_process
 from dear.evaluation.results import Backbone, CellResult
 from dear.evaluation.tables import to_csv, to_markdown
-from dear.evaluation.tested import items_to_test
-from dear.extensions import added
-from dear.files import sha256, write_atomic
-from dear.folders import check_ours, held, remove_leftovers, remove_ours
-from dear.methods.sentences import shares_classes
-from dear.model import Model
-from dear.progress import stage
+from dear.evaluation.test_data import items_to_test
+from dear.methods.parts.class_identity import shares_classes
+from dear.methods.plugins import added
+from dear.model.artefact import TENSORS
+from dear.model.model import Model
+from dear.progress.stages import stage
+from dear.storage import documents
+from dear.storage.files import sha256, write_atomic
+from dear.storage.locks import check_ours, held, remove_leftovers, remove_ours
 
 CELLS, RUNS, OLD = "cells", "runs", ".old"
 OURS = ("table.csv", "table.md", CELLS, RUNS)

@@ -9,8 +9,8 @@ import time
 
 import torch
 
-from dear import extensions
 from dear.errors import typed
+from dear.methods import plugins as extensions
 
 WATCH = 0.5
 """Seconds between looks at whether the parent lives."""

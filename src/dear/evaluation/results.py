@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from dear import documents
 from dear.config import problems
 from dear.data.splits import Half
 from dear.errors import DataError
 from dear.evaluation.old_results import from_format_1
+from dear.storage import documents
 
 FORMAT: Final = "dear-cell"
 FORMAT_VERSION: Final = 2

@@ -9,8 +9,7 @@ import re
 from collections.abc import Sequence
 from statistics import fmean
 
-from dear import markdown
-from dear.evaluation.comparison import PaperNumber, paper_number, why_none
+from dear.evaluation.paper_numbers import PaperNumber, paper_number, why_none
 from dear.evaluation.results import CellResult, Scores
 from dear.evaluation.statistics import Stat
 from dear.evaluation.summary import (
@@ -24,6 +23,7 @@ from dear.evaluation.summary import (
     in_order,
     summarise,
 )
+from dear.storage import markdown
 from dear.world.catalog import DATASETS
 
 LONGEST = 28

@@ -11,7 +11,7 @@ from dear.data.splits import Half
 from dear.errors import ConfigError
 from dear.evaluation.results import Scores
 from dear.evaluation.statistics import AnswerTest, Interval, answers_test, share_interval
-from dear.evaluation.tested import Newness
+from dear.evaluation.test_data import Newness
 
 if TYPE_CHECKING:
     from dear.evaluation.evaluate import Evaluation

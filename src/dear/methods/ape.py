@@ -17,7 +17,7 @@ from dear.data.prompts import ClassList
 from dear.errors import ConfigError
 from dear.methods.about import About
 from dear.methods.base import unit
-from dear.methods.cache import SMALLEST, CacheConfig, CacheMethod, Scale, Steps
+from dear.methods.parts.caches import SMALLEST, CacheConfig, CacheMethod, Scale, Steps
 from dear.methods.recipe import Recipe, Special
 
 PUBLISHED_WIDTH = 1024

@@ -17,7 +17,7 @@ from dear.config import Settings
 from dear.data.prompts import ClassList
 from dear.methods.about import About
 from dear.methods.ape import PUBLISHED, PUBLISHED_WIDTH, ChannelConfig, _check_channels, best_channels, similarity
-from dear.methods.cache import CacheMethod, Scale, Steps
+from dear.methods.parts.caches import CacheMethod, Scale, Steps
 from dear.methods.recipe import Recipe, Special
 
 TRAINING: dict[str, tuple[int, float, float, int]] = {

@@ -20,8 +20,7 @@ from dear.data.prompts import ClassList
 from dear.methods.about import About
 from dear.methods.base import Batch, Method, Needs, Output, unit
 from dear.methods.coop import DASSL
-from dear.methods.recipe import Recipe, Special
-from dear.methods.tokens import (
+from dear.methods.parts.tokens import (
     deep_words,
     placeholders,
     prompt_rows,
@@ -30,6 +29,7 @@ from dear.methods.tokens import (
     random_rows,
     with_words,
 )
+from dear.methods.recipe import Recipe, Special
 
 MOST = 3
 """Attributes that a prompt can name."""

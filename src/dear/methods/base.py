@@ -1,4 +1,4 @@
-"""The shape of a method: parameters, `classes`, `text`, `forward`, `loss`; everything else is `dear.model.Model`'s.
+"""The shape of a method: parameters, `classes`, `text`, `forward`, `loss`; everything else is `dear.Model`'s.
 
 A method owns what is trained or rewritten; the frozen CLIP is passed in. Its life:
   begin    once before training, with the drawn images: shapes and values that come from them

@@ -18,9 +18,9 @@ from dear.data.prompts import ClassList
 from dear.methods.about import About
 from dear.methods.base import Batch, Draw, Method, Needs, Output, unit
 from dear.methods.coop import DASSL
+from dear.methods.parts.class_features import text_weights
+from dear.methods.parts.tokens import random_linear
 from dear.methods.recipe import Recipe, Special
-from dear.methods.sentences import text_weights
-from dear.methods.tokens import random_linear
 
 RATIOS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Shares of the adapted feature that are tried if one is chosen."""

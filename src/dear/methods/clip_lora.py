@@ -20,7 +20,7 @@ from dear.config import Settings
 from dear.data.prompts import DEFAULT_TEMPLATE, ClassList, class_list
 from dear.methods.about import About
 from dear.methods.base import Batch, Method, Needs, Output, tokens_of, unit
-from dear.methods.inside import Dropout, LowRank, with_low_rank
+from dear.methods.parts.lora import Dropout, LowRank, with_low_rank
 from dear.methods.recipe import Recipe
 
 Position = Literal["all", "bottom", "mid", "up", "half-bottom", "half-up", "top3"]

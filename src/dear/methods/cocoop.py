@@ -19,8 +19,8 @@ from dear.data.prompts import ClassList
 from dear.methods.about import About
 from dear.methods.base import Batch, Method, Output, unit
 from dear.methods.coop import DASSL, ContextConfig, context_start, context_template
+from dear.methods.parts.tokens import prompt_rows, random_linear, with_words
 from dear.methods.recipe import Recipe
-from dear.methods.tokens import prompt_rows, random_linear, with_words
 
 PROMPTS_AT_ONCE = 2_048
 """Prompts of all images together that go through the text tower in one piece."""

@@ -18,8 +18,16 @@ from dear.data.prompts import ClassList
 from dear.errors import ConfigError
 from dear.methods.about import About
 from dear.methods.base import Batch, Draw, Method, Needs, unit
+from dear.methods.parts.tokens import (
+    WORDS,
+    placeholders,
+    prompt_rows,
+    prompt_tokens,
+    random_rows,
+    with_words,
+    word_rows,
+)
 from dear.methods.recipe import Recipe, Special
-from dear.methods.tokens import WORDS, placeholders, prompt_rows, prompt_tokens, random_rows, with_words, word_rows
 
 DASSL: dict[str, Any] = {"optimiser": "sgd", "lr": 2e-3, "batch_size": 32, "drop_last": True, "crop": (0.08, 1.0)}
 """The training that CoOp and its successors share."""

@@ -20,8 +20,8 @@ from dear.methods.about import About
 from dear.methods.base import Batch, Method, Needs, Output, unit
 from dear.methods.coop import DASSL
 from dear.methods.maple import SlotConfig, slot_start, slot_template
+from dear.methods.parts.tokens import deep_words, prompt_rows, prompted_image, random_rows, with_words
 from dear.methods.recipe import Recipe
-from dear.methods.tokens import deep_words, prompt_rows, prompted_image, random_rows, with_words
 
 
 class IVLPConfig(SlotConfig):

@@ -23,9 +23,9 @@ from dear.data.prompts import ClassList
 from dear.errors import ConfigError, CorruptArtefactError, option
 from dear.methods.about import About
 from dear.methods.base import Batch, Draw, Method, Needs, Output
+from dear.methods.parts.class_identity import name_bytes, places, same_classes
 from dear.methods.recipe import Recipe
-from dear.methods.sentences import name_bytes, places, same_classes
-from dear.progress import stage
+from dear.progress.stages import stage
 
 Numbers = np.ndarray[Any, Any]
 MOST_VALIDATION_SHOTS = 4

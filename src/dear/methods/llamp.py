@@ -26,10 +26,10 @@ from dear.data.prompts import ClassList
 from dear.errors import ConfigError, setting
 from dear.methods.about import About
 from dear.methods.base import Batch, Method, Needs, Output, tokens_of, unit
-from dear.methods.inside import PUBLISHED_DEPTH, Dropout, LowRank, of_twelve, with_low_rank
-from dear.methods.language import Copies, LanguageModel, Memory, load_language_model
+from dear.methods.parts.language import Copies, LanguageModel, Memory, load_language_model
+from dear.methods.parts.lora import PUBLISHED_DEPTH, Dropout, LowRank, of_twelve, with_low_rank
+from dear.methods.parts.tokens import WORDS, placeholders, prompted_image, random_linear, word_rows
 from dear.methods.recipe import Recipe, Special
-from dear.methods.tokens import WORDS, placeholders, prompted_image, random_linear, word_rows
 
 LARGEST_SCALE = 4.605
 RECORD = "language_model.json"

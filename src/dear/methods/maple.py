@@ -20,8 +20,7 @@ from dear.data.prompts import ClassList
 from dear.methods.about import About
 from dear.methods.base import Batch, Method, Needs, Output, unit
 from dear.methods.coop import DASSL
-from dear.methods.recipe import Recipe, Special
-from dear.methods.tokens import (
+from dear.methods.parts.tokens import (
     WORDS,
     deep_words,
     placeholders,
@@ -32,6 +31,7 @@ from dear.methods.tokens import (
     with_words,
     word_rows,
 )
+from dear.methods.recipe import Recipe, Special
 
 MOST_WORDS = 4
 """Longer contexts start at random, as published."""

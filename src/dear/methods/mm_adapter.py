@@ -17,9 +17,9 @@ from dear.config import Settings
 from dear.data.prompts import ClassList
 from dear.methods.about import About
 from dear.methods.base import Batch, Method, Needs, Output, unit
+from dear.methods.parts.class_features import text_weights
+from dear.methods.parts.tokens import random_linear
 from dear.methods.recipe import Recipe, Special
-from dear.methods.sentences import text_weights
-from dear.methods.tokens import random_linear
 
 TINY = 1e-12
 

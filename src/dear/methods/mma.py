@@ -23,9 +23,9 @@ from dear.data.prompts import ClassList
 from dear.methods.about import About
 from dear.methods.base import Batch, Method, Needs, Output, tokens_of, unit
 from dear.methods.coop import DASSL
-from dear.methods.inside import PUBLISHED_DEPTH, of_twelve
+from dear.methods.parts.lora import PUBLISHED_DEPTH, of_twelve
+from dear.methods.parts.tokens import WORDS
 from dear.methods.recipe import Recipe, Special
-from dear.methods.tokens import WORDS
 
 
 class MMAConfig(Settings):

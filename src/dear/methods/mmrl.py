@@ -22,8 +22,8 @@ from dear.config import Settings
 from dear.data.prompts import ClassList
 from dear.methods.about import About
 from dear.methods.base import Batch, Method, Needs, Output, tokens_of, unit
+from dear.methods.parts.tokens import random_linear, random_rows
 from dear.methods.recipe import Recipe, Special
-from dear.methods.tokens import random_linear, random_rows
 
 TRANSFER = ("cross-dataset", "domain")
 LAYERS = 12

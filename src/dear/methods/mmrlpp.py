@@ -18,8 +18,8 @@ from dear.backbone.precision import wide
 from dear.config import Settings
 from dear.methods.about import About
 from dear.methods.mmrl import MMRL, TRANSFER, MMRLConfig, by_data
+from dear.methods.parts.tokens import random_linear
 from dear.methods.recipe import Special
-from dear.methods.tokens import random_linear
 
 REG_WEIGHTS = {
     "imagenet": 0.2,

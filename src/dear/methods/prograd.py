@@ -20,8 +20,8 @@ from dear.errors import ConfigError
 from dear.methods.about import About
 from dear.methods.base import Batch, Output, unit
 from dear.methods.coop import DASSL, CoOp, CoOpConfig
+from dear.methods.parts.tokens import WORDS, frozen_features, placeholders, word_rows
 from dear.methods.recipe import Recipe, Special
-from dear.methods.tokens import WORDS, frozen_features, placeholders, word_rows
 
 PHOTO = f"{WORDS} {{}}."
 TEMPLATES = {

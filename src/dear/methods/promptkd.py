@@ -20,8 +20,8 @@ from dear.data.prompts import ClassList
 from dear.errors import ConfigError
 from dear.methods.about import About
 from dear.methods.base import Batch, Method, Needs, Output, tokens_of, unit
+from dear.methods.parts.tokens import prompted_image, random_linear, random_rows
 from dear.methods.recipe import Recipe, Special
-from dear.methods.tokens import prompted_image, random_linear, random_rows
 
 TEACHER = "teacher"
 

@@ -22,8 +22,8 @@ from dear.methods.about import About
 from dear.methods.base import Batch, Output, unit
 from dear.methods.coop import DASSL
 from dear.methods.ivlp import IVLP, IVLPConfig
+from dear.methods.parts.templates import SIXTY
 from dear.methods.recipe import Recipe, Special
-from dear.methods.templates import SIXTY
 
 
 class PromptSRCConfig(IVLPConfig):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import PLAIN, TERMS
-from dear.backbone.split import name_groups
+from dear.backbone.head_contributions import name_groups
 from dear.config import Settings
 from dear.data.prompts import ClassList
 from dear.errors import ConfigError

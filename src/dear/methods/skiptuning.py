@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.rows import Rows
-from dear.backbone.tail import own_blocks, own_copy, own_tensor, with_blocks
 from dear.config import Settings
 from dear.data.prompts import DEFAULT_TEMPLATE, ClassList
 from dear.methods.about import About
 from dear.methods.base import Batch, Method, Needs, Output, unit
 from dear.methods.coop import DASSL
+from dear.methods.parts.tokens import prompt_rows
+from dear.methods.parts.trainable_copies import own_blocks, own_copy, own_tensor, with_blocks
 from dear.methods.recipe import Recipe, Special
-from dear.methods.tokens import prompt_rows
 
 TEMPLATES = {
     "caltech101": "itap of a {}.",

@@ -22,8 +22,8 @@ from dear.data.prompts import DEFAULT_TEMPLATE, ClassList
 from dear.errors import ConfigError
 from dear.methods.about import About
 from dear.methods.base import Batch, Draw, Method, Needs, Output, tokens_of, unit
+from dear.methods.parts.tokens import WORDS, deep_words, prompted_image, random_linear, random_rows
 from dear.methods.recipe import Recipe, Special
-from dear.methods.tokens import WORDS, deep_words, prompted_image, random_linear, random_rows
 
 MOST_WORDS = 20
 """Longer contexts start at random, as published."""

@@ -22,8 +22,8 @@ from dear.methods.base import Batch, Method, Output, unit
 from dear.methods.cocoop import MetaNet
 from dear.methods.coop import DASSL
 from dear.methods.maple import slot_start
+from dear.methods.parts.tokens import frozen_features, placeholders, prompt_rows, with_words
 from dear.methods.recipe import Recipe, Special
-from dear.methods.tokens import frozen_features, placeholders, prompt_rows, with_words
 
 COUNT = 4
 """Learned words, and words per class."""

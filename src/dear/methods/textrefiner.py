@@ -18,8 +18,8 @@ from dear.config import Settings
 from dear.methods.about import About
 from dear.methods.base import Batch, Needs, Output, unit
 from dear.methods.coop import DASSL, CoOp, CoOpConfig, FrozenPrompts
+from dear.methods.parts.tokens import random_linear
 from dear.methods.recipe import Recipe
-from dear.methods.tokens import random_linear
 
 MOMENTUM = 0.1
 """Of the running statistics."""

@@ -17,9 +17,9 @@ from dear.backbone.clip import FrozenClip
 from dear.config import Settings
 from dear.methods.about import About
 from dear.methods.base import Batch, Output, unit
+from dear.methods.parts.tokens import image_edit, random_linear
 from dear.methods.promptkd import TEACHER, PromptKD, PromptKDConfig
 from dear.methods.textrefiner import Refined, Translation, local_rows, refine, rewritten, start_memory
-from dear.methods.tokens import image_edit, random_linear
 
 LOCAL, DISTANCE = 100, 50
 """What the weight of the divergence is divided by for local rows, and for the distance of class features."""

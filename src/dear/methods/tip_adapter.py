@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dear.config import Settings
 from dear.methods.about import About
-from dear.methods.cache import CacheConfig, CacheMethod, Scale, Steps
+from dear.methods.parts.caches import CacheConfig, CacheMethod, Scale, Steps
 from dear.methods.recipe import Recipe, Special
 
 PUBLISHED = {

@@ -19,8 +19,8 @@ from dear.data.prompts import DEFAULT_TEMPLATE, ClassList
 from dear.methods.about import About
 from dear.methods.base import Batch, Method, Needs, Output, unit
 from dear.methods.coop import DASSL
+from dear.methods.parts.tokens import frozen_features, prompted_image, random_rows
 from dear.methods.recipe import Recipe, Special
-from dear.methods.tokens import frozen_features, prompted_image, random_rows
 
 
 class VPTConfig(Settings):

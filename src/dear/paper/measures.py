@@ -15,18 +15,18 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from dear import documents
 from dear.backbone.clip import FrozenClip
 from dear.data.dataset import Dataset
 from dear.data.images import ImageList, image_batches
 from dear.errors import DataError
-from dear.files import letters, read_regular, sha256, write_atomic
-from dear.model import Model
+from dear.model.model import Model
 from dear.retrieval.encoder import encode, feature_kinds, model_hash
 from dear.retrieval.search import nearest
 from dear.roles.ablation import Ablation, Drop, Group, Task, collect_terms, measure
 from dear.roles.rolemap import RoleMap
 from dear.roles.sources import WORLD, tasks_from
+from dear.storage import documents
+from dear.storage.files import letters, read_regular, sha256, write_atomic
 from dear.world.render import RENDERER_VERSION
 
 NEIGHBOURS = 10

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from dear.errors import OverwriteError
 from dear.evaluation.results import CellResult
-from dear.files import write_atomic
 from dear.paper import tables
 from dear.paper.figures import (
     ablation_result_part,
@@ -25,6 +24,7 @@ from dear.paper.plan import Experiment, Sets, results_of
 from dear.reports.parts import Part, Table, part_json, part_markdown, report_page
 from dear.roles.ablation import Ablation
 from dear.roles.rolemap import RoleMap
+from dear.storage.files import write_atomic
 
 FORMAT, FORMAT_VERSION = "dear-paper", 2
 PAGE, RESULTS, TABLES, FIGURES = "report.html", "results.json", "tables", "figures"

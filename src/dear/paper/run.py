@@ -10,25 +10,22 @@ from typing import NamedTuple
 
 import torch
 
-from dear import documents
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.catalog import declarations
-from dear.datasets import open_dataset
+from dear.data.open import open_dataset
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError, DearError, RoleMapError, option
 from dear.evaluation.cells import Cell, Setting
+from dear.evaluation.eta import Pace
 from dear.evaluation.grid import CELLS, OLD, RUNS, done_before, forget_data, run_grid
-from dear.evaluation.pace import Pace
 from dear.evaluation.results import CellResult, Protocol
 from dear.evaluation.tables import to_csv, to_markdown
-from dear.files import write_atomic
-from dear.folders import check_ours, held, remove_leftovers, remove_ours
-from dear.loading import load
 from dear.methods.dear.method import LAST_LAYERS
 from dear.methods.dear.roles import AUTO, roles_for
 from dear.methods.recipe import Case, RecipeName, resolve
 from dear.methods.registry import get_method
+from dear.model.load import load
 from dear.paper.measures import Gallery, dataset_gallery, kept_ablation, kept_retrieval, world_gallery
 from dear.paper.page import FIGURES, PAGE, RESULTS, TABLES, Findings, Kind, write_paper
 from dear.paper.plan import (
@@ -47,8 +44,11 @@ from dear.paper.plan import (
     plan_paper,
     steps_of,
 )
-from dear.progress import duration, stage
+from dear.progress.stages import duration, stage
 from dear.roles.rolemap import RoleMap, shipped_maps
+from dear.storage import documents
+from dear.storage.files import write_atomic
+from dear.storage.locks import check_ours, held, remove_leftovers, remove_ours
 from dear.world.catalog import DATASETS
 
 GRIDS, MEASURES = "grids", "measures"

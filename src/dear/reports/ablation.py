@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
-from dear import markdown
 from dear.roles.ablation import Ablation, Drop, Group
+from dear.storage import markdown
 
 COSTLIEST = 10
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from dear.errors import ConfigError
-from dear.evaluation.comparison import why_none
 from dear.evaluation.pairwise import Behind, Effort, Pair, all_pairs, behind, effort
+from dear.evaluation.paper_numbers import why_none
 from dear.evaluation.published import Found, find_published, own_publication
 from dear.evaluation.results import CellResult
 from dear.evaluation.statistics import Stat

@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dear import markdown
-from dear.evaluation.comparison import PAPER_SHOTS
+from dear.evaluation.paper_numbers import PAPER_SHOTS
 from dear.evaluation.published import Found
 from dear.evaluation.summary import Row
 from dear.evaluation.tables import no_formula
-from dear.files import write_atomic
 from dear.reports.compare_data import Comparison, known, label
 from dear.reports.compare_words import goal, many, verdict
 from dear.reports.parts import Figure, Part, Table, Value, report_page
 from dear.reports.plots import Mark, Point, difference_chart, interval_chart, scatter_chart
+from dear.storage import markdown
+from dear.storage.files import write_atomic
 
 PAGE, TEXT, ROWS, JSON, PAIRS = "compare.html", "compare.md", "compare.csv", "compare.json", "compare-pairs.csv"
 FILES = (PAGE, TEXT, ROWS, JSON, PAIRS)

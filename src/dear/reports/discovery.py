@@ -8,10 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dear import documents
 from dear.backbone.clip import FrozenClip
 from dear.errors import DearError, RolesError
-from dear.files import write_atomic
 from dear.reports.parts import Table
 from dear.reports.role_page import role_page
 from dear.roles.concepts import preferred_count
@@ -24,6 +22,8 @@ from dear.roles.known import is_specialised
 from dear.roles.moments import Collected
 from dear.roles.rolemap import ROLES, Role, RoleMap, rule_file
 from dear.roles.stability import RESAMPLED, Variation
+from dear.storage import documents
+from dear.storage.files import write_atomic
 
 FORMAT, FORMAT_VERSION = "dear-discovery", 1
 RECORD, PAGE = "discovery.json", "index.html"

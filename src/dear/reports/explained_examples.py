@@ -8,9 +8,9 @@ from torch import Tensor
 
 from dear.data.dataset import Dataset, Item
 from dear.errors import ImageError
-from dear.explanation import explain_image, picture_seen
-from dear.model import Model
-from dear.reports.explaining import View, roles_of, view_of
+from dear.model.explanation import explain_image, picture_seen
+from dear.model.model import Model
+from dear.reports.explanation_view import View, roles_of, view_of
 
 EACH = 2
 """Examples that are right, and as many that are wrong."""

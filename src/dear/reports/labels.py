@@ -14,8 +14,8 @@ from pathlib import Path
 
 from dear.errors import OverwriteError
 from dear.evaluation.tables import no_formula
-from dear.files import shown, write_result
-from dear.predict import Prediction
+from dear.model.predict import Prediction
+from dear.storage.files import shown, write_result
 
 
 class LabelTable:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from dear import markdown
 from dear.evaluation.statistics import Stat
 from dear.reports.render import render
+from dear.storage import markdown
 
 MISSING = "—"
 

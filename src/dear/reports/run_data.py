@@ -13,13 +13,13 @@ from torch import Tensor
 from dear.backbone.clip import short_name
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half
-from dear.engine.states import evaluation_states
+from dear.engine.feature_cache import evaluation_states
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.results import Scores, harmonic_mean
-from dear.evaluation.tested import TestData
+from dear.evaluation.test_data import TestData
 from dear.evaluation.verdict import balance_sentence, sentence
 from dear.methods.base import Output
-from dear.model import Model
+from dear.model.model import Model
 from dear.reports.explained_examples import explained_examples
 from dear.reports.render import Picture
 from dear.reports.run_page import Confusion, RunPage, Search

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dear.reports.charts import line_chart, round_step
-from dear.reports.explaining import View
+from dear.reports.explanation_view import View
 from dear.reports.glossary import terms_in
 from dear.reports.render import Picture, render
 from dear.roles.rolemap import RoleMap

@@ -11,9 +11,9 @@ from PIL import Image, ImageDraw
 
 from dear.data.images import open_image
 from dear.errors import ConfigError, ImageError, OverwriteError
-from dear.files import write_atomic, write_result
 from dear.reports.render import Picture, render
 from dear.retrieval.search import Ask, Found, Hit, open_hit
+from dear.storage.files import write_atomic, write_result
 
 SIDE, GAP, LINE, COLUMNS = 160, 8, 16, 6
 TEXT, QUIET, FRAME = "#1d2630", "#5b6672", "#237a4b"

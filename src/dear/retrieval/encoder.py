@@ -18,14 +18,14 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import check_heads
 from dear.backbone.load import load_clip
 from dear.errors import ConfigError, DearError, did_you_mean
-from dear.files import as_folder, sha256
-from dear.loading import load
 from dear.methods.base import Output
-from dear.model import Model
+from dear.model.load import load
+from dear.model.model import Model
 from dear.retrieval.features import fitting_roles, head_features
 from dear.retrieval.index import WHOLE, Index
 from dear.roles.groups import HEAD, REST, Groups, groups_of, head_name, place_of
 from dear.roles.rolemap import Role, RoleMap
+from dear.storage.files import as_folder, sha256
 
 ROLES = "roles.json"
 

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import TERMS
-from dear.backbone.split import name_groups
+from dear.backbone.head_contributions import name_groups
 from dear.config import whole_number
-from dear.data.given import image_list
 from dear.data.images import image_batches
+from dear.data.inputs import image_list
 from dear.errors import ConfigError, ImageError, RoleMapError, option
 from dear.methods.dear.roles import AUTO, check_roles, roles_for
 from dear.roles.groups import REST, Groups, group_heads

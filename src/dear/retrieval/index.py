@@ -1,7 +1,7 @@
 """The search index on disk: a sealed manifest that names sealed segments. It grows by appending.
 
 At any moment the manifest names a whole index: a segment is written first, then the manifest that names it, and what
-no manifest names is removed last. One process at a time writes (`dear.folders.held`); readers need no lock.
+no manifest names is removed last. One process at a time writes (`dear.storage.locks.held`); readers need no lock.
 Shapes: N rows, G kinds of features, E joint embedding.
 """
 
@@ -19,11 +19,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dear import documents
 from dear.errors import ConfigError, DataError, did_you_mean
-from dear.files import write_atomic
 from dear.retrieval.old_index import read_old
 from dear.retrieval.segments import Columns, Entry, Segment, Stamp, columns_of, damaged, write_segment
+from dear.storage import documents
+from dear.storage.files import write_atomic
 
 FORMAT, FORMAT_VERSION = "dear-index", 3
 INDEX = "index.json"

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 from pydantic import Field
 from safetensors.torch import load as tensors_from_bytes
 
-from dear import documents
 from dear.errors import DataError
-from dear.files import MEGABYTE, read_regular, sha256
 from dear.retrieval.segments import Columns, Stamp, columns_of
+from dear.storage import documents
+from dear.storage.files import MEGABYTE, read_regular, sha256
 
 LARGEST = 65536 * MEGABYTE
 FEATURES = "features-{}.safetensors"

@@ -28,9 +28,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dear.documents import Form
 from dear.errors import DataError
-from dear.files import letters, write_atomic
+from dear.storage.documents import Form
+from dear.storage.files import letters, write_atomic
 
 MAGIC = b"dearseg1"
 HEADER = struct.Struct("<8sIIQQQ")

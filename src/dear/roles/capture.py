@@ -1,13 +1,13 @@
-"""What each head contributes to images' embeddings; the arithmetic is `dear.backbone.split`."""
+"""What each head contributes to images' embeddings; the arithmetic is `dear.backbone.head_contributions`."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from dear.backbone import split
+from dear.backbone import head_contributions as split
 from dear.backbone.clip import FrozenClip
-from dear.backbone.split import Contributions
+from dear.backbone.head_contributions import Contributions
 
 
 @torch.no_grad()

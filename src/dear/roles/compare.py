@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dear import markdown
 from dear.errors import RoleMapError
 from dear.roles.entropy import kappa
 from dear.roles.rolemap import HeadRole, Role, RoleMap
+from dear.storage import markdown
 
 
 def compare_maps(first: RoleMap, second: RoleMap) -> str:

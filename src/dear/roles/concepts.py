@@ -22,7 +22,7 @@ from pydantic import Field
 
 from dear.config import Settings
 from dear.errors import MissingExtraError, RolesError
-from dear.progress import stage
+from dear.progress.stages import stage
 from dear.roles.prototypes import EXEMPLARS
 
 Array = NDArray[np.float32]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, TypedDict
 
 from dear.errors import DearError, did_you_mean
-from dear.files import read_regular, sha256
+from dear.storage.files import read_regular, sha256
 
 PHOTOGRAPHS: Final = "photographs"
 FEWEST_PHRASES: Final = 2

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from dear.backbone.clip import FrozenClip
 from dear.errors import DearError
-from dear.folders import mark
 from dear.roles.entropy import Rule
 from dear.roles.rolemap import ROLES, Role, RoleMap, rule_file, shipped_maps
-from dear.user_cache import cache_home
+from dear.storage.locks import mark
+from dear.storage.user_cache import cache_home
 
 FOLDER, LAST_LAYERS = "roles", 4
 

@@ -19,13 +19,13 @@ from pydantic import Field
 from safetensors.numpy import load as arrays_from_bytes
 from safetensors.numpy import save as arrays_to_bytes
 
-from dear import documents
 from dear.backbone.clip import FrozenClip
 from dear.data.images import ImageList, image_batches
 from dear.errors import CorruptArtefactError, RolesError, option
-from dear.files import MEGABYTE, read_regular, sha256, write_atomic
 from dear.roles.capture import contributions
 from dear.roles.textspan import Moments
+from dear.storage import documents
+from dear.storage.files import MEGABYTE, read_regular, sha256, write_atomic
 
 CHECKPOINT = "moments.safetensors"
 LARGEST = 65536 * MEGABYTE

@@ -16,10 +16,10 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from dear import documents
 from dear.config import one_line, problems
 from dear.errors import NewerFormatError, RoleMapError, did_you_mean
-from dear.files import is_file, is_folder, write_atomic
+from dear.storage import documents
+from dear.storage.files import is_file, is_folder, write_atomic
 
 FORMAT: Final = "dear-roles"
 FORMAT_VERSION: Final = 1

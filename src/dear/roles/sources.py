@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from dear.data.images import ImageList, folder_images
-from dear.datasets import dataset_names, open_dataset
+from dear.data.open import dataset_names, open_dataset
 from dear.errors import ImageError
 from dear.roles.ablation import Task
 from dear.roles.corpus import TextPool, load_pool

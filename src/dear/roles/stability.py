@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dear.backbone.clip import FrozenClip
-from dear.progress import stage
+from dear.progress.stages import stage
 from dear.roles.discover import Discovery, DiscoverySettings, assign, head_rank
 from dear.roles.entropy import RoleAndConcept, Rule, kappa
 from dear.roles.moments import Collected

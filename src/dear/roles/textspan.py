@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dear.progress import stage
+from dear.progress.stages import stage
 
 Array = NDArray[np.float64]
 

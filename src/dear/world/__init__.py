@@ -1,6 +1,6 @@
 """A small visual world with known truth: scenes, captions, data sets. `dear world --help` shows what it can do."""
 
-from dear.world.datasets import World, WorldItem, load_world_dataset, world_dataset_names
+from dear.world.datasets import World, WorldItem, dataset_names, load_world_dataset
 from dear.world.grammar import caption, phrase_pool
 from dear.world.render import Look, Scene, render
 from dear.world.vocabulary import ATTRIBUTES, NAMES
@@ -13,8 +13,8 @@ __all__ = [
     "World",
     "WorldItem",
     "caption",
+    "dataset_names",
     "load_world_dataset",
     "phrase_pool",
     "render",
-    "world_dataset_names",
 ]

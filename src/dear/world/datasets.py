@@ -10,12 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from PIL import Image
+
+from dear.data.dataset import Dataset, Item
 from dear.errors import ConfigError, did_you_mean
 from dear.world.catalog import DATASETS, WorldClass, WorldDataset
 from dear.world.raster import Bytes
-from dear.world.render import Look, Scene, render, words
+from dear.world.render import RENDERER_VERSION, Look, Scene, render, words
 from dear.world.vocabulary import ATTRIBUTES, NAMES
 
+CLIP = "world"
+"""The CLIP that was pre-trained on the world."""
 SPLITS = ("train", "val", "test")
 _STREAM = 16  # downstream streams start here; pre-training and held-out renderings use smaller numbers
 
@@ -106,18 +111,50 @@ def load_world_dataset(name: str) -> World:
     return World(DATASETS[name])
 
 
-def world_dataset_names() -> tuple[str, ...]:
+def dataset_names() -> tuple[str, ...]:
     """Return the names of all data sets of the world."""
     return tuple(DATASETS)
 
 
+def open_named(name: str) -> Dataset:
+    """A data set of the world as `dear.open_dataset` returns it; images are rendered when they are opened."""
+    world = load_world_dataset(name)
+
+    def items(split: str) -> tuple[Item, ...]:
+        labels = range(len(world.class_names))
+        return tuple(Item(f"{split}/{label}/{i}", label) for label in labels for i in range(world.count(split)))
+
+    def open_item(item_id: str) -> Image.Image:
+        split, label, index = item_id.split("/")
+        return Image.fromarray(world.item(split, int(label), int(index)).render())
+
+    def fingerprint(item_id: str) -> str:
+        split, label, index = item_id.split("/")
+        item = world.item(split, int(label), int(index))
+        return f"renderer {RENDERER_VERSION} {item.scene} {item.look} {item.key}"
+
+    return Dataset(
+        name,
+        world.class_names,
+        world.template,
+        train=items("train"),
+        val=items("val"),
+        test=items("test"),
+        open=open_item,
+        fingerprint=fingerprint,
+        source=name,
+    )
+
+
 __all__ = [
+    "CLIP",
     "SPLITS",
     "World",
     "WorldClass",
     "WorldDataset",
     "WorldItem",
+    "dataset_names",
     "load_world_dataset",
     "matches",
-    "world_dataset_names",
+    "open_named",
 ]

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dear.backbone.split import noting
+from dear.backbone.head_contributions import noting
 from dear.backbone.vision import VisionTower
 from dear.world.vocabulary import ATTRIBUTES, NAMES
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from dear.errors import ConfigError
-from dear.world.datasets import load_world_dataset, world_dataset_names
+from dear.world.datasets import dataset_names, load_world_dataset
 from dear.world.raster import Bytes
 from dear.world.render import Look, Scene, render
 from dear.world.samples import draw_scene
@@ -44,13 +44,13 @@ def contact_sheet(what: str) -> Bytes:
         return _sheet([[render(_scene(j), (_STREAM, j), Look(style=style)) for j in range(10)] for style in STYLES])
     if what == "scenes":
         return _sheet([[render(_scene(10 * i + j), (_STREAM, i, j)) for j in range(12)] for i in range(6)])
-    if what in world_dataset_names():
+    if what in dataset_names():
         data = load_world_dataset(what)
         count = min(len(data.class_names), 24)
         cells = [[data.item("train", label, j).render() for j in range(4)] for label in range(count)]
         third = (count + 2) // 3
         return _sheet([[image for cell in cells[i::third] for image in cell] for i in range(third)])
-    choices = ", ".join([*ATTRIBUTES, "styles", "scenes", *world_dataset_names()])
+    choices = ", ".join([*ATTRIBUTES, "styles", "scenes", *dataset_names()])
     raise ConfigError(f"there is no sheet {what!r}; choose one of {choices}.")
 
 

@@ -1,0 +1,128 @@
+"""How the command line talks: progress and remarks on stderr, results on stdout."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from typer.core import TyperGroup
+
+from dear.errors import typed
+from dear.progress.display import Above, Bars, Lines, is_first, is_terminal
+from dear.progress.stages import duration, heard_by, stage, time_left
+from dear.storage.files import shown
+
+if TYPE_CHECKING:
+    from dear.evaluation.results import CellResult
+
+
+def say(remark: str) -> None:
+    """A remark for the person at the terminal."""
+    sys.stderr.write(f"{printable(remark)}\n")
+
+
+def printable(text: str) -> str:
+    """Text with the names of strangers' files in it, without their terminal escapes."""
+    return "\n".join(shown(line) for line in text.split("\n"))
+
+
+def json_line(row: Any) -> str:
+    """One JSON object as a line; names that are no UTF-8 are escaped."""
+    line = json.dumps(row, ensure_ascii=False)
+    return line if printable(line) == line else json.dumps(row)
+
+
+def terminal_width() -> int:
+    """Columns to print tables in: those of the terminal, 80 elsewhere."""
+    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
+
+
+def columns(rows: Sequence[tuple[str, ...]]) -> str:
+    """Rows as aligned text."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
+@contextmanager
+def progress_bar(what: str, total: int = 0) -> Iterator[Callable[..., None]]:
+    """A stage for work that opens none itself; call with the number done, and the number of all if it is news."""
+    with stage(what, total) as advance:
+        yield lambda done, of=None: advance(done, total=of or total)
+
+
+@contextmanager
+def speaking(words: str) -> Iterator[None]:
+    """Speak to someone at a command line: hints as options, bars on a terminal, a line now and then elsewhere.
+
+    The bars are drawn on stderr and make room for everything that is printed; `words` are shown until there is more.
+    """
+    out, err = sys.stdout, sys.stderr
+    drawn: Lines | Bars = Bars(err, words) if is_terminal(err) and is_first() else Lines()
+    if isinstance(drawn, Bars):
+        sys.stderr = cast(TextIO, Above(err, drawn))
+        sys.stdout = cast(TextIO, Above(out, drawn)) if out.isatty() else out
+    try:
+        with typed(), heard_by(drawn if is_first() else None):
+            yield
+    finally:
+        drawn.close()
+        sys.stdout, sys.stderr = out, err
+
+
+def left_text(seconds: float | None) -> str:
+    """Time left behind a comma, or nothing."""
+    return "" if seconds is None else f", {duration(seconds)} left"
+
+
+def cell_text(done: int, total: int, result: CellResult) -> str:
+    """A cell that is done, in words, with the time left if it is known; what could not be read is a second line."""
+    scores = ", ".join(f"{s.data} {s.half} {result.reading(s):.1f}" for s in result.scores[:3])
+    name = f"{result.method} {result.variant}".strip()
+    left = left_text(time_left()) if done < total else ""
+    shots = f"{result.shots} shot{'' if result.shots == 1 else 's'}"
+    text = f"[{done}/{total}{left}] {name}, {result.data}, seed {result.seed}, {shots}: {scores}"
+    problems = [problem for one in result.scores for problem in one.problems]
+    return f"{text}\n  {len(problems)} test image(s) count as wrong, the first: {problems[0]}" if problems else text
+
+
+class Group(TyperGroup):
+    """A group of commands; alone it prints its help. Its help pages say what is typed, and nothing of types."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        for command in (self, *self.commands.values()):
+            _plain_help(command)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """As usual, with what was added since: the options for completion."""
+        for one in self.params:
+            one.metavar = "" if getattr(one, "is_flag", False) else one.metavar
+        super().format_help(ctx, formatter)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Without a command, as if --help had been typed."""
+        return super().parse_args(ctx, args if args or ctx.resilient_parsing else ["--help"])
+
+
+def _plain_help(command: Any) -> None:
+    """Flags take no value, so help shows none; arguments have their names, in brackets if they may be left out."""
+
+    def without_value(flag: Any) -> Any:
+        if flag is not None:
+            flag.metavar = ""
+        return flag
+
+    for one in command.params:
+        if getattr(one, "is_flag", False):
+            without_value(one)
+        elif one.param_type_name == "argument":
+            name = (one.metavar or one.name.upper()).strip("[]")
+            usage = name if one.required else f"[{name}]"
+            one.metavar, one.get_usage_pieces, one.display_type_rich = name, lambda ctx, u=usage: [u], lambda ctx: None
+    help_option = command.get_help_option
+    command.get_help_option = lambda ctx: without_value(help_option(ctx))

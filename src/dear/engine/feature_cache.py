@@ -1,0 +1,298 @@
+"""What the frozen CLIP makes of a data set's images, by name: computed as they come, or kept on disk and shared.
+
+Stores are keyed by the names of `dear.backbone.frozen`, so methods that read the same quantities share them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dear.backbone.frozen import PLAIN, TERMS, States, shape_of
+from dear.data.dataset import Dataset, Item
+from dear.data.images import ImageList, image_batches
+from dear.engine.feature_store import PrefixStore, prefix_key
+from dear.engine.feed import Read, Views
+from dear.engine.ranks import Ranks
+from dear.errors import ImageError
+from dear.model.artefact import identity
+from dear.model.model import Model
+from dear.storage.files import letters
+
+BATCH = 64  # images at once through the frozen layers
+EVALUATION = "evaluation"
+READING, TESTING, CACHING = "reading images", "testing", "caching views"
+Progressed = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class StateBatch:
+    """Frozen quantities of some items, and which items they are."""
+
+    indices: tuple[int, ...]
+    states: States
+
+
+class Stores:
+    """One store per quantity, under one transform; a row of the whole is there if it is in every one of them."""
+
+    def __init__(self, cache: Path, model: Model, names: Sequence[str], transform: str) -> None:
+        self._stores = {
+            name: PrefixStore.open(
+                cache, *_kind(model, name.removeprefix(PLAIN), EVALUATION if name.startswith(PLAIN) else transform)
+            )
+            for name in names
+        }
+
+    def __contains__(self, key: str) -> bool:
+        """Whether every quantity of a key is there."""
+        return all(key in store for store in self._stores.values())
+
+    def put(self, keys: Sequence[str], states: States) -> None:
+        """Add rows; keys that have a row keep it."""
+        for name, store in self._stores.items():
+            store.put(keys, states[name])
+
+    def fetch(self, key: str, compute: Callable[[], States]) -> States:
+        """The quantities of one key, (1, …) each; what is missing or damaged is computed again."""
+        made: States = {}
+
+        def anew(name: str) -> Tensor:
+            if not made:
+                made.update(compute())
+            return made[name]
+
+        def compute_one(name: str) -> Callable[[list[int]], Tensor]:
+            return lambda _: anew(name)
+
+        return {name: store.fetch([key], compute_one(name)) for name, store in self._stores.items()}
+
+    def __enter__(self) -> Stores:
+        """Use the stores within a `with` block."""
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        """Close them."""
+        with ExitStack() as stack:
+            for store in self._stores.values():
+                stack.callback(store.close)
+
+
+def _kind(model: Model, name: str, transform: str) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """What a quantity's store is known by, and the shape of its rows; a companion's counts by its content."""
+    if not _of_companion(name):
+        return prefix_key(model.clip, name, transform), shape_of(model.clip.vision, name)
+    other = model.companion(name)
+    what = json.dumps({"image feature of": identity(other)}, sort_keys=True)
+    return prefix_key(other.clip, what, transform), (other.clip.geometry.embed_dim,)
+
+
+def _of_companion(name: str) -> bool:
+    return ":" in name and not name.startswith(TERMS)
+
+
+def row_key(dataset: Dataset, item: Item) -> str:
+    """Names an image by its bytes: folders of one name may hold files of equal names, sizes and times."""
+    return f"{dataset.name} {item.id} {dataset.content_of(item.id)}"
+
+
+def evaluation_states(
+    model: Model,
+    dataset: Dataset,
+    items: Sequence[Item],
+    *,
+    cache: Path | None,
+    batch_size: int,
+    workers: int,
+    problems: dict[int, str],
+    progress: Progressed | None = None,
+    names: Sequence[str] | None = None,
+) -> Iterator[StateBatch]:
+    """Quantities of images without augmentation, in order; what cannot be read is put into `problems` by its index.
+
+    They are those that the method reads of test images, or `names`.
+    """
+    what = READING if names is not None else TESTING
+    names = model.names() if names is None else names
+    if cache is None:
+        yield from _live(model, dataset, items, batch_size, workers, problems, progress, names, what)
+        return
+    keys = [row_key(dataset, item) for item in items]
+    preprocess = model.clip.preprocess_eval
+    compute = _computer(model, names)
+
+    def anew(item: Item) -> States:
+        return compute(preprocess(dataset.open(item.id))[None])
+
+    with Stores(cache, model, names, EVALUATION) as stores:
+        chosen = [index for index, key in enumerate(keys) if key not in stores]
+        listed = dataset.images([items[i] for i in chosen])
+        found = _fill(stores, listed, preprocess, compute, [keys[i] for i in chosen], workers, what, progress)
+        problems |= {chosen[index]: problem for index, problem in found.items()}
+        good = [index for index in range(len(items)) if index not in problems]
+        for first in range(0, len(good), batch_size):
+            rows: dict[int, States] = {}
+            for index in good[first : first + batch_size]:
+                with _noting(problems, index):
+                    rows[index] = stores.fetch(keys[index], partial(anew, items[index]))
+            if rows:
+                joined = {name: torch.cat([row[name] for row in rows.values()]) for name in names}
+                yield StateBatch(tuple(rows), {name: x.to(model.clip.device) for name, x in joined.items()})
+
+
+@contextmanager
+def _noting(problems: dict[int, str], index: int) -> Iterator[None]:
+    try:
+        yield
+    except ImageError as error:
+        problems[index] = str(error)
+
+
+def _live(
+    model: Model,
+    dataset: Dataset,
+    items: Sequence[Item],
+    batch_size: int,
+    workers: int,
+    problems: dict[int, str],
+    progress: Progressed | None,
+    names: Sequence[str],
+    what: str,
+) -> Iterator[StateBatch]:
+    how: dict[str, Any] = {"size": batch_size, "workers": workers, "what": what}
+    for part in image_batches(dataset.images(items), model.clip.preprocess_eval, **how):
+        bad = [index for index in range(part.start, part.stop) if index not in part.indices]
+        problems |= dict(zip(bad, part.problems, strict=True))
+        if part.images is not None:
+            yield StateBatch(part.indices, model.states(part.images.to(model.clip.device), names=names))
+        if progress:
+            progress(part.stop)
+
+
+def _fill(
+    stores: Stores,
+    images: ImageList,
+    preprocess: Callable[..., Any],
+    compute: Callable[[Any], States],
+    keys: Sequence[str],
+    workers: int,
+    what: str,
+    progress: Progressed | None = None,
+) -> dict[int, str]:
+    """Compute and keep the rows of images; return what could not be read, by index."""
+    problems: dict[int, str] = {}
+    for part in image_batches(images, preprocess, size=BATCH, workers=workers, what=what):
+        bad = [index for index in range(part.start, part.stop) if index not in part.indices]
+        problems |= dict(zip(bad, part.problems, strict=True))
+        if part.images is not None:
+            stores.put([keys[index] for index in part.indices], compute(part.images))
+        if progress:
+            progress(part.stop)
+    return problems
+
+
+def _computer(model: Model, names: Sequence[str]) -> Callable[[Tensor], States]:
+    """What goes into stores: always by the towers' own pass, whoever asks first."""
+
+    @torch.inference_mode()
+    def compute(images: Tensor) -> States:
+        bare, shown = [name.removeprefix(PLAIN) for name in names], images.to(model.clip.device)
+        own = [name for name in bare if not _of_companion(name)]
+        found = model.clip.frozen(shown, own) if own else {}
+        found |= {name: model.companion(name).image_features(shown) for name in bare if name not in own}
+        return {name: found[name.removeprefix(PLAIN)].float().cpu() for name in names}
+
+    return compute
+
+
+def cached_views(
+    model: Model,
+    dataset: Dataset,
+    items: Sequence[Item],
+    *,
+    views: int,
+    seed: int,
+    crop: tuple[float, float],
+    cache: Path,
+    workers: int,
+    ranks: Ranks,
+    progress: Progressed | None = None,
+) -> Read:
+    """Read views from disk, after computing those that are missing, each process its share of them.
+
+    View v of an image is the same for every seed; a seed decides with which of them an image begins, and each epoch
+    takes the next ones.
+    """
+    clip, names = model.clip, model.names(training=True)
+    own_names = [name for name in names if not name.startswith(PLAIN)]
+    plain_names = [name for name in names if name.startswith(PLAIN)]
+    wanted = [(index, view) for index in range(len(items)) for view in range(views)]
+    keys = {place: f"{row_key(dataset, items[place[0]])} view {place[1]}" for place in wanted}
+    transform = replace(clip.preprocess_train, scale=crop)
+    compute = _computer(model, own_names)
+    told = f"training views, crops of {crop[0]:g} to {crop[1]:g}"
+
+    def draw(index: int, view: int) -> Tensor:
+        item = items[index]
+        return transform(dataset.open(item.id), random.Random(letters(f"cached view {view} {item.id}")))
+
+    def anew(place: tuple[int, int]) -> States:
+        return compute(draw(*place)[None])
+
+    with Stores(cache, model, own_names, told) as stores:
+        own = [place for place in wanted[ranks.rank :: ranks.world] if keys[place] not in stores]
+        drawn: Any = ImageList(tuple(keys[place] for place in own), lambda position: draw(*own[position]))  # type: ignore[arg-type, return-value]
+        _fill(stores, drawn, lambda view: view, compute, [keys[place] for place in own], workers, CACHING, progress)
+    ranks.wait()
+    stores, lock, per_step = Stores(cache, model, own_names, told), Lock(), model.method.needs.views
+    plain = Stores(cache, model, plain_names, EVALUATION) if plain_names else None
+    compute_plain = _computer(model, plain_names)
+
+    def read(index: int, epoch: int) -> Views:
+        first = random.Random(letters(f"first view {seed} {items[index].id}")).randrange(views)
+        places = [(index, (first + epoch * per_step + number) % views) for number in range(per_step)]
+        with lock:  # what is damaged or could not be read is tried again
+            rows = [stores.fetch(keys[place], partial(anew, place)) for place in places]
+            found: dict[str, Tensor] = {name: torch.cat([row[name] for row in rows]) for name in own_names}
+            if plain is not None:
+                item = items[index]
+                shown = plain.fetch(
+                    row_key(dataset, item), lambda: compute_plain(clip.preprocess_eval(dataset.open(item.id))[None])
+                )
+                found |= {name: row[0] for name, row in shown.items()}
+        return found
+
+    return read
+
+
+def fixed_views(model: Model, dataset: Dataset, items: Sequence[Item], *, workers: int) -> Read:
+    """Read views without augmentation: computed once, kept in memory, the same in every epoch."""
+    clip, names, views = model.clip, model.names(training=True), model.method.needs.views
+    rows: dict[int, Views] = {}
+    problems: dict[int, str] = {}
+    for part in image_batches(dataset.images(items), clip.preprocess_eval, size=BATCH, workers=workers):
+        bad = [index for index in range(part.start, part.stop) if index not in part.indices]
+        problems |= dict(zip(bad, part.problems, strict=True))
+        if part.images is None:
+            continue
+        found = model.states(part.images.to(clip.device), names=names)
+        for place, index in enumerate(part.indices):
+            row = {name: tensor[place].cpu() for name, tensor in found.items()}
+            rows[index] = {name: x if name.startswith(PLAIN) else x.expand(views, *x.shape) for name, x in row.items()}
+
+    def read(index: int, epoch: int) -> Views:
+        if index in problems:
+            raise ImageError(problems[index])
+        return rows[index]
+
+    return read

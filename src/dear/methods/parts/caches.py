@@ -1,0 +1,251 @@
+"""A cache of labelled image features as classifier: what Tip-Adapter and APE share.
+
+Shapes: N cached images, C classes, M images to choose on, B images, E joint embedding. Affinities and class sums have
+the images last, (N, B) and (C, B), so that adding up the rows of a class needs no one-hot matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from dear.backbone.clip import FrozenClip
+from dear.config import Settings
+from dear.data.prompts import ClassList, class_list
+from dear.methods.base import Batch, Draw, Method, Needs, Output, unit
+from dear.methods.parts.class_features import text_weights, usual_templates
+from dear.methods.parts.class_identity import name_bytes, places, same_classes
+from dear.progress.stages import stage
+
+Scale = Annotated[float, Field(gt=0)]
+"""Where a search ends."""
+Steps = Annotated[int, Field(ge=1, le=10_000)]
+"""How many values a search tries."""
+SMALLEST = 0.1
+"""Where the searches for α and β begin."""
+
+
+class CacheConfig(Settings):
+    """What every method with a cache can be told."""
+
+    templates: tuple[str, ...] = Field(default=(), strict=False)
+    """Prompts that are averaged; by default the data set's own, for ImageNet the published seven."""
+    passes: int = Field(default=10, ge=1, le=1000)
+    """Random views of each cached image, whose features are averaged."""
+    init_alpha: float = Field(default=1.17, ge=0)
+    """Weight of the cache in training, and in the end if nothing is chosen."""
+    init_beta: float = Field(default=1.0, ge=0)
+    """Sharpness of the cache in training, and in the end if nothing is chosen."""
+    search: bool = True
+    """Choose the numbers on held-out images, if there are any."""
+    search_scale: tuple[Scale, ...] = Field(default=(7.0, 3.0), strict=False)
+    """Upper ends of the searches for β and α."""
+    search_steps: tuple[Steps, ...] = Field(default=(200, 20), strict=False)
+    """Number of values of β and α that are tried."""
+
+
+class KnownClasses(NamedTuple):
+    """A class list before anything learned."""
+
+    weights: Tensor
+    """(C, E) text features."""
+    seen: Tensor
+    """(C,) places in the training list, -1 for others."""
+    dataset: str | None
+
+
+class CacheText(NamedTuple):
+    """What a class list is to the cache."""
+
+    weights: Tensor
+    """(C, E) text features."""
+    place: Tensor
+    """(C,) rows of the class sums; the last, empty row for a class without cached images."""
+
+
+def grid_values(scale: float, steps: int, first: float) -> list[float]:
+    """The values that a search tries; it never reaches `scale`."""
+    return [i * (scale - first) / steps + first for i in range(steps)]
+
+
+def class_sums(values_NB: Tensor, labels_N: Tensor, classes: int) -> Tensor:
+    """Sums over the rows of each class (C + 1, B); the last row is empty."""
+    return values_NB.new_zeros(classes + 1, values_NB.shape[1]).index_add(0, labels_N, values_NB)
+
+
+def sharpened(affinity_NB: Tensor, beta: Tensor | float) -> Tensor:
+    """exp(−β(1 − cosine))."""
+    return torch.exp(-beta * (1 - affinity_NB))
+
+
+@torch.no_grad()
+def search(
+    base_MC: Tensor,
+    labels_M: Tensor,
+    betas: Sequence[float],
+    alphas: Sequence[float],
+    bonuses: Callable[[float], Iterable[Tensor]],
+) -> np.ndarray[Any, Any]:
+    """Number of right answers of base + α·bonus at every (β, α, γ); `bonuses` gives one (M, C) per γ for a β, so that
+    α needs no exponential of its own.
+    """
+    found = []
+    with stage("searching", len(betas)) as advance:
+        for done, beta in enumerate(betas, start=1):
+            by_gamma = [
+                [int((torch.add(base_MC, bonus_MC, alpha=alpha).argmax(1) == labels_M).sum()) for alpha in alphas]
+                for bonus_MC in map(Tensor.contiguous, bonuses(beta))
+            ]
+            found.append(np.array(by_gamma).T)
+            advance(done)
+    return np.stack(found)
+
+
+def first_best(right: np.ndarray[Any, Any]) -> tuple[int, ...] | None:
+    """Place of the first largest number, the last axis running fastest; None if all are equal."""
+    if right.min() == right.max():
+        return None
+    return tuple(int(place) for place in np.unravel_index(right.argmax(), right.shape))
+
+
+class CacheMethod(Method):
+    """Text logits plus α times, for each class, the summed and sharpened affinities to its cached images."""
+
+    learns_keys: ClassVar[bool] = False
+    reads_descriptions: ClassVar[bool] = False
+    numbers: ClassVar[tuple[str, ...]] = ("beta", "alpha")
+    smallest: ClassVar[tuple[float, ...]] = (SMALLEST, SMALLEST)
+    """What is chosen on held-out images, the slowest loop first."""
+    drawn: ClassVar[tuple[str, ...]] = ("keys", "labels", "per_class", "trained_data")
+    config: CacheConfig
+
+    def __init__(self, clip: FrozenClip, config: Settings, **others: Any) -> None:
+        super().__init__(clip, config, **others)
+        for template in self.config.templates:
+            class_list(["class"], template)  # refuses what is no template
+        self.needs = Needs(passes=self.config.passes, held_out=self.config.search)
+        self._width = clip.geometry.embed_dim
+        keys = torch.empty(0, self._width)
+        if self.learns_keys:
+            self.keys = nn.Parameter(keys)
+        else:
+            self.register_buffer("keys", keys)
+        self.labels: Tensor
+        self.per_class: Tensor
+        self.trained_data: Tensor
+        self.register_buffer("labels", torch.empty(0, dtype=torch.int64))
+        self.register_buffer("per_class", torch.empty(0, dtype=torch.int64))
+        self.register_buffer("trained_data", name_bytes(None))
+        for number in self.numbers:
+            self.register_buffer(number, torch.tensor(float(getattr(self.config, f"init_{number}"))))
+
+    @torch.no_grad()
+    def begin(self, clip: FrozenClip, draw: Draw) -> None:
+        """Average the features of every image's views, then make them unit length."""
+        self.remember(clip, unit(draw.image["feature"].mean(0)), draw.labels, draw.classes)
+
+    def remember(self, clip: FrozenClip, keys_NE: Tensor, labels_N: Tensor, classes: ClassList) -> None:
+        """Take the keys as cache, and whatever follows from them and the training classes alone."""
+        self.keys.data, self.labels.data = keys_NE.clone(), labels_N.clone()
+        self.per_class.data = torch.bincount(labels_N, minlength=len(classes.names))
+        self.trained_data.data = name_bytes(classes.dataset).to(labels_N.device)
+
+    def check_drawn(self) -> None:
+        """Refuse keys of another width, labels that name no class, or another number of keys."""
+        if self.keys.ndim != 2 or self.keys.shape[1] != self._width:
+            raise ValueError(f"keys are not of width {self._width}")
+        labels, classes = self.labels, self.per_class.shape[0] if self.per_class.ndim == 1 else -1
+        fits = labels.shape == (self.keys.shape[0],) and bool(((labels >= 0) & (labels < classes)).all())
+        if not fits or not torch.equal(torch.bincount(labels, minlength=classes), self.per_class):
+            raise ValueError("keys, labels and per_class do not fit together")
+
+    def classes(self, clip: FrozenClip, classes: ClassList) -> KnownClasses:
+        """Text features from templates and, for methods that read them, descriptions."""
+        templates = usual_templates(classes, self.config.templates)
+        weights = text_weights(clip, classes, templates, described=self.reads_descriptions)
+        return KnownClasses(weights, places(classes, clip.device), classes.dataset)
+
+    def text(self, clip: FrozenClip, frozen: KnownClasses, batch: Batch | None = None) -> CacheText:
+        """Text features, and where each class finds its sum."""
+        none = self.per_class.shape[0]
+        known = (frozen.seen >= 0) & (frozen.seen < none) & same_classes(self.trained_data, frozen.dataset)
+        return CacheText(frozen.weights, torch.where(known, frozen.seen, none))
+
+    # What methods change ---------------------------------------------------------------------------------------------
+
+    def moved(self, feature_BE: Tensor) -> Tensor | None:
+        """What is added to the cosines of each class with its text and its keys: (C + 1, B), the last row empty."""
+        return None
+
+    def affinity(self, feature_BE: Tensor) -> Tensor:
+        """(N, B) affinities of cached and other images."""
+        return self.keys @ feature_BE.T
+
+    def key_weights(self, gamma: Tensor | float | None = None) -> Tensor | None:
+        """(N, 1) weights of the cached images, if they differ."""
+        return None
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def sums(self, affinity_NB: Tensor, beta: Tensor | float, gamma: Tensor | float | None = None) -> Tensor:
+        """(C + 1, B) class sums of weighted, sharpened affinities."""
+        weights, values = self.key_weights(gamma), sharpened(affinity_NB, beta)
+        return class_sums(values if weights is None else values * weights, self.labels, self.per_class.shape[0])
+
+    def parts(self, clip: FrozenClip, feature_BE: Tensor, text: CacheText) -> tuple[Tensor, Tensor]:
+        """Text logits (B, C) and affinities (N, B)."""
+        cosines, affinity, moved = feature_BE @ text.weights.T, self.affinity(feature_BE), self.moved(feature_BE)
+        if moved is not None:
+            cosines, affinity = cosines + moved[text.place].T, affinity + moved[self.labels]
+        return clip.temperature * cosines, affinity
+
+    def forward(
+        self, clip: FrozenClip, image: Mapping[str, Tensor], text: CacheText, batch: Batch | None = None
+    ) -> Output:
+        """Text logits plus α times the cache's."""
+        feature_BE = unit(image["feature"])
+        base_BC, affinity_NB = self.parts(clip, feature_BE, text)
+        bonus_BC = self.sums(affinity_NB, self.get_buffer("beta"))[text.place].T
+        logits_BC = base_BC + self.get_buffer("alpha") * bonus_BC
+        return Output({"logits": logits_BC}, {"cls": feature_BE}, classes=text.weights)
+
+    def tried(self) -> list[list[float]]:
+        """The values that are tried of each number."""
+        ends, steps = self.config.search_scale, self.config.search_steps
+        return [grid_values(*one) for one in zip(ends, steps, self.smallest, strict=True)]
+
+    @torch.no_grad()
+    def accuracies(self, clip: FrozenClip, held: Draw) -> np.ndarray[Any, Any]:
+        """Right answers on held-out images by the values of each number."""
+        text = self.text(clip, self.classes(clip, held.classes))
+        base_MC, affinity_NM = self.parts(clip, unit(held.image["feature"]), text)
+        betas, alphas, *gammas = self.tried()
+
+        def bonuses(beta: float) -> Iterable[Tensor]:
+            return (self.sums(affinity_NM, beta, gamma)[text.place].T for gamma in (gammas[0] if gammas else [None]))
+
+        right = search(base_MC, held.labels, betas, alphas, bonuses)
+        return right if gammas else right[..., 0]
+
+    def choose(self, clip: FrozenClip, held: Draw) -> dict[str, float]:
+        """The first best values; the initial ones if all are equally good."""
+        best = first_best(self.accuracies(clip, held))
+        if best is None:
+            return {number: float(getattr(self.config, f"init_{number}")) for number in self.numbers}
+        return {number: tried[at] for number, tried, at in zip(self.numbers, self.tried(), best, strict=True)}
+
+    @torch.no_grad()
+    def finish(self, clip: FrozenClip, draw: Draw, held: Draw | None) -> None:
+        """Choose α, β and what else there is on held-out images, with the keys as they are now."""
+        if held is not None and self.config.search:
+            for number, value in self.choose(clip, held).items():
+                self.get_buffer(number).fill_(value)
+
+    def facts(self) -> dict[str, str]:
+        """The numbers."""
+        return {number: f"{float(self.get_buffer(number)):g}" for number in self.numbers}

@@ -1,0 +1,81 @@
+"""What a person adds without a fork: files with methods (`--import`) and catalogues of data sets (`--catalog`).
+
+An imported file is executed as it is, with all rights of the one who named it: name only files whose code you trust.
+Config files cannot name one. Processes of a grid are told what was added, and add it again.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from dear.data.catalog import add_catalog, added_catalogs
+from dear.errors import ConfigError, DearError
+from dear.methods.base import Method
+from dear.methods.registry import register
+from dear.storage.files import is_file
+
+_IMPORTED: dict[Path, tuple[str, ...]] = {}
+
+
+def import_methods(file: str | Path) -> tuple[str, ...]:
+    """Execute a Python file and register the methods in it; their names. A file is executed once per process.
+
+    A file beside it can be imported by it, as when it is run.
+    """
+    path = Path(file)
+    if path.suffix != ".py" or not is_file(path):
+        raise ConfigError(f"{path} cannot be imported: give a Python file, such as my_method.py.")
+    path = path.resolve()
+    if path not in _IMPORTED:
+        _IMPORTED[path] = _register_all(_executed(path), path)
+    return _IMPORTED[path]
+
+
+def _executed(path: Path) -> ModuleType:
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module, before = module_from_spec(spec), sys.modules.get(path.stem)
+    if before is not None and getattr(before, "__file__", None) != str(path):
+        raise ConfigError(f"{path.name} has the name of a module that is loaded already: give the file another name.")
+    sys.modules[path.stem] = module
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except DearError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        line = next((f" in line {one.lineno}" for one in reversed(frames) if one.filename == str(path)), "")
+        raise ConfigError(f"{path} cannot be imported: {type(error).__name__}{line}: {error}.") from error
+    return module
+
+
+def _register_all(module: ModuleType, path: Path) -> tuple[str, ...]:
+    """Register every method that is defined in a file and has a name, whether or not it says so itself."""
+    own = [
+        one
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, Method) and one.__module__ == module.__name__ and one.name
+    ]
+    if not own:
+        raise ConfigError(f"{path} defines no method: write a subclass of dear.Method with a 'name' in it.")
+    return tuple(dict.fromkeys(register(one).name for one in own))
+
+
+def added() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What was added to this process: files and catalogues."""
+    return tuple(map(str, _IMPORTED)), tuple(map(str, added_catalogs()))
+
+
+def add(files: tuple[str, ...], catalogs: tuple[str, ...]) -> None:
+    """Add the same to another process."""
+    for file in files:
+        import_methods(file)
+    for catalog in catalogs:
+        add_catalog(catalog)

@@ -1,0 +1,277 @@
+"""A saved adapter: config, tensors, further files and a card in one folder. No pickle, nothing of CLIP.
+
+`adapter_config.json` is the manifest: it carries the hash of every other file and of itself, and is written last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as tensors_to_bytes
+from torch import Tensor
+
+from dear.backbone.clip import FrozenClip, content_hash
+from dear.data.prompts import ClassList
+from dear.errors import (
+    ArtefactError,
+    CorruptArtefactError,
+    DearError,
+    ForeignArtefactError,
+    NewerFormatError,
+    OverwriteError,
+)
+from dear.methods.base import Method
+from dear.model.card import card, is_card
+from dear.storage import documents
+from dear.storage.files import MEGABYTE, as_folder, read_regular, sha256, write_atomic
+
+FORMAT = "dear-adapter"
+FORMAT_VERSION = 2
+MANIFEST = "adapter_config.json"
+TENSORS = "adapter_model.safetensors"
+CARD = "README.md"
+LARGEST = 16384 * MEGABYTE
+"""Largest file of an adapter."""
+FILE_NAME = r"^[a-z0-9_][a-z0-9_-]*\.(json|safetensors|txt)$"
+"""Names that files of an adapter may bear: never a path."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class FileEntry(_Strict):
+    """Size and hash of a file."""
+
+    bytes: int = Field(ge=0, le=LARGEST)
+    sha256: str
+
+
+class BackboneEntry(_Strict):
+    """The backbone an adapter belongs to."""
+
+    name: str
+    pretrained: str | None
+    precision: str
+    seed: int | None
+    weights_sha256: str
+    geometry: dict[str, int | bool]
+
+
+class ClassesEntry(_Strict):
+    """The classes that the adapter was saved with."""
+
+    names: list[str]
+    template: str
+    dataset: str | None = None
+    descriptions: dict[str, list[str]] | None = None
+    """Sentences about each class; left out if there are none."""
+
+
+class Manifest(_Strict):
+    """Content of `adapter_config.json`, without its own hash."""
+
+    format: str
+    format_version: int
+    method: str
+    settings: dict[str, Any]
+    backbone: BackboneEntry
+    classes: ClassesEntry | None
+    trained_on: list[str] = []
+    """Classes that were trained on; of format 1, those it was saved with."""
+    companions: dict[str, dict[str, str]] = {}
+    """What the models were that it was made with, by content; left out if there are none."""
+    files: dict[Annotated[str, Field(pattern=FILE_NAME)], FileEntry] = Field(max_length=16)
+
+
+class Saved(NamedTuple):
+    """What an adapter's folder holds, every file checked against its hash."""
+
+    manifest: Manifest
+    tensors: dict[str, Tensor]
+    files: dict[str, str]
+
+
+class Savable(Protocol):
+    """What is saved of a model."""
+
+    clip: FrozenClip
+    method: Method
+    classes: ClassList | None
+    trained_on: tuple[str, ...]
+
+    @property
+    def companions(self) -> Mapping[str, Savable]:
+        """The models that it was made with."""
+        ...
+
+
+def identity(model: Savable) -> dict[str, str]:
+    """What a model is, by content: its method, its CLIP's weights, and everything that was trained or set."""
+    settings = model.method.config.first_named(exclude=model.companions)
+    beside = [settings, model.method.files, {name: identity(one) for name, one in model.companions.items()}]
+    told = content_hash(dict(model.method.state_dict())) + json.dumps(beside, sort_keys=True)
+    return {
+        "method": model.method.name,
+        "weights_sha256": model.clip.weights_sha256,
+        "state_sha256": sha256(told.encode()),
+    }
+
+
+def save(model: Savable, folder: str | Path, *, overwrite: bool = False) -> Path:
+    """Write a model's adapter into a folder; something else that is already there is kept unless `overwrite`."""
+    folder = as_folder(folder)
+    files = _contents(model.method)
+    manifest = _manifest(model, files)
+    files[MANIFEST] = documents.to_json(documents.sealed(_content(manifest)))
+    trained = sum(parameter.numel() for parameter in model.method.parameters())  # also of one that was loaded
+    try:
+        if not overwrite:
+            _refuse_replacing(folder, files)
+        stale = files_of_adapter(folder) - set(files) if overwrite else set()
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in sorted(stale):
+            (folder / name).unlink(missing_ok=True)
+        for name, data in files.items():
+            write_atomic(folder / name, data)
+        if not (folder / CARD).exists() or is_card(read_regular(folder / CARD)):
+            write_atomic(folder / CARD, card(manifest.model_dump(), model.method.facts(), trained).encode())
+    except OSError as error:
+        if isinstance(error, DearError):
+            raise
+        raise ArtefactError(f"The adapter could not be saved in {folder}: {error.strerror or error}.") from error
+    return folder
+
+
+def read_adapter(folder: Path) -> Saved:
+    """Read an adapter's folder and check every file of it."""
+    manifest = read_manifest(folder)
+    files = {name: _checked_bytes(folder / name, entry) for name, entry in manifest.files.items()}
+    if TENSORS not in files:
+        raise CorruptArtefactError(_damaged(folder / MANIFEST))
+    tensors = _parse_tensors(files.pop(TENSORS), folder / TENSORS)
+    return Saved(manifest, tensors, {name: data.decode() for name, data in files.items()})
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check `adapter_config.json`."""
+    path = folder / MANIFEST
+    try:
+        data = documents.read_bytes(path, error=CorruptArtefactError)
+    except OSError:
+        if not folder.exists():
+            raise ForeignArtefactError(f"{folder} does not exist: give the folder of a run or adapter.") from None
+        raise ForeignArtefactError(f"{folder} holds no adapter: there is no readable {MANIFEST} in it.") from None
+    content = documents.parse(data, where=str(path), what="an adapter", error=CorruptArtefactError)
+    content, version = documents.check(
+        content,
+        where=str(path),
+        what="an adapter of DeAR",
+        form=FORMAT,
+        newest=FORMAT_VERSION,
+        error=ForeignArtefactError,
+        newer=NewerFormatError,
+    )
+    try:
+        manifest = Manifest.model_validate({name: value for name, value in content.items() if name != documents.SEAL})
+    except ValidationError:
+        raise CorruptArtefactError(_damaged(path)) from None
+    if content.get(documents.SEAL) != documents.seal(content):
+        raise CorruptArtefactError(_damaged(path))
+    if version == 1 and manifest.classes is not None:
+        return manifest.model_copy(update={"trained_on": manifest.classes.names})
+    return manifest
+
+
+def _contents(method: Method) -> dict[str, bytes]:
+    tensors = {name: tensor.detach().to("cpu").contiguous() for name, tensor in method.state_dict().items()}
+    texts = {name: text.encode() for name, text in method.files.items()}
+    return {TENSORS: tensors_to_bytes(tensors), **texts}
+
+
+def _manifest(model: Savable, files: dict[str, bytes]) -> Manifest:
+    clip, classes = model.clip, model.classes
+    listed = None
+    if classes is not None:
+        told = {name: list(one) for name, one in (classes.descriptions or {}).items()}
+        named: dict[str, Any] = {"template": classes.template, "dataset": classes.dataset, "descriptions": told or None}
+        listed = ClassesEntry(names=list(classes.names), **named)
+    return Manifest(
+        format=FORMAT,
+        format_version=FORMAT_VERSION,
+        method=model.method.name,
+        settings=model.method.config.model_dump(mode="json"),
+        backbone=BackboneEntry(
+            name=clip.name,
+            pretrained=clip.pretrained,
+            precision=clip.precision,
+            seed=clip.seed,
+            weights_sha256=clip.weights_sha256,
+            geometry=clip.geometry.as_dict(),
+        ),
+        classes=listed,
+        trained_on=list(model.trained_on),
+        companions={name: identity(one) for name, one in model.companions.items()},
+        files={name: FileEntry(bytes=len(data), sha256=sha256(data)) for name, data in files.items()},
+    )
+
+
+def _content(manifest: Manifest) -> dict[str, Any]:
+    """The manifest as plain values."""
+    content = manifest.model_dump()
+    if content["classes"] and content["classes"]["descriptions"] is None:
+        del content["classes"]["descriptions"]
+    if not content["companions"]:
+        del content["companions"]
+    return content
+
+
+def _refuse_replacing(folder: Path, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        path = folder / name
+        if path.exists() and (not path.is_file() or path.read_bytes() != data):
+            raise OverwriteError(
+                f"{path} already holds something else, and nothing was written: choose another folder, "
+                f"or pass overwrite=True to replace it."
+            )
+
+
+def files_of_adapter(folder: Path) -> set[str]:
+    """Names of the files of an adapter that is about to be replaced: those of which the manifest knows every byte.
+
+    A file that a stranger's manifest merely names is not the adapter's, and stays.
+    """
+    found = set()
+    with suppress(ArtefactError):
+        for name, entry in read_manifest(folder).files.items():
+            with suppress(ArtefactError):
+                _checked_bytes(folder / name, entry)
+                found.add(name)
+    return found
+
+
+def _checked_bytes(path: Path, entry: FileEntry) -> bytes:
+    try:
+        data = documents.read_bytes(path, error=CorruptArtefactError, most=entry.bytes)
+    except OSError:
+        raise CorruptArtefactError(f"{path} is missing or unreadable: copy the adapter's folder again.") from None
+    if len(data) != entry.bytes or sha256(data) != entry.sha256:
+        raise CorruptArtefactError(_damaged(path))
+    return data
+
+
+def _parse_tensors(data: bytes, path: Path) -> dict[str, Tensor]:
+    try:
+        return dict(tensors_from_bytes(data))
+    except Exception as error:
+        raise CorruptArtefactError(_damaged(path)) from error
+
+
+def _damaged(path: Path) -> str:
+    return f"{path} is damaged (truncated or altered since it was saved): copy the adapter's folder again."

@@ -1,0 +1,233 @@
+"""Models by name: a fresh one from a method and settings, or a saved one from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dear.backbone.clip import FrozenClip
+from dear.backbone.load import load_clip
+from dear.config import named_now
+from dear.data.prompts import DEFAULT_TEMPLATE, class_list
+from dear.errors import (
+    ArtefactError,
+    BackboneError,
+    BackboneMismatchError,
+    ConfigError,
+    CorruptArtefactError,
+    DearError,
+    is_typed,
+)
+from dear.methods.base import Method
+from dear.methods.dear.config import DearConfig
+from dear.methods.registry import get_method
+from dear.methods.zero_shot import ZeroShot
+from dear.model.artefact import TENSORS, BackboneEntry, Manifest, identity, read_adapter, read_manifest
+from dear.model.model import Model
+from dear.roles.rolemap import RoleMap
+from dear.storage.files import as_folder
+
+ANYTHING = "thing"
+"""A class for models that are asked for image features only."""
+
+
+def make_method(
+    name: str,
+    clip: FrozenClip,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    seed: int = 0,
+    files: Mapping[str, str] | None = None,
+    companions: Mapping[str, Model] | None = None,
+) -> Method:
+    """An untrained method from settings that a person may have typed."""
+    if not isinstance(clip, FrozenClip):
+        raise BackboneError(f"A method adapts a backbone from dear.load_clip(…), but got a {type(clip).__name__}.")
+    cls = get_method(name)
+    config = cls.Config(**(settings or {}))
+    made = {one: (companions or {}).get(one) for one in cls.needs.companions}
+    for one in (one for one, model in made.items() if model is None):
+        reference = getattr(config, one)
+        if reference is not None and _is_folder(reference):  # so that it is found from anywhere
+            config = config.model_copy(update={one: str(Path(reference).resolve())})
+        made[one] = companion(one, getattr(config, one), clip)
+    return cls(clip, config, seed=seed, files=files, companions=made)
+
+
+def companion(role: str, reference: str | None, clip: FrozenClip) -> Model:
+    """Another model that a method is made with: the folder of a run, NAME@TAG of a CLIP, or the same CLIP, as it is.
+
+    Args:
+        role: what it is to the method, such as "teacher".
+        reference: which one; None for the same CLIP.
+        clip: the method's own CLIP, which a run on the same weights shares.
+    """
+    if reference is None:
+        return _as_it_is(clip)
+    try:
+        if _is_folder(reference):
+            saved = read_manifest(Path(reference)).backbone
+            same = (saved.weights_sha256, saved.precision) == (clip.weights_sha256, clip.precision)
+            model = load(reference, clip) if same else load(reference, device=clip.device)
+            return model if model.classes else model.for_classes([ANYTHING])
+        name, _, tag = reference.partition("@")
+        return _as_it_is(_other_clip(name, tag or None, clip.device))
+    except DearError as error:
+        raise ConfigError(
+            f"The {role} {reference!r} cannot be loaded: give the folder of a run, or a CLIP as NAME or NAME@TAG. "
+            f"{error}"
+        ) from error
+
+
+def _as_it_is(clip: FrozenClip) -> Model:
+    return Model(clip, ZeroShot(clip, ZeroShot.Config()), class_list([ANYTHING], DEFAULT_TEMPLATE))
+
+
+@lru_cache(maxsize=1)
+def _other_clip(name: str, tag: str | None, device: torch.device) -> FrozenClip:
+    return load_clip(name, tag, device)
+
+
+def _is_folder(reference: str) -> bool:
+    try:
+        return Path(reference).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def DeAR(clip: FrozenClip, roles: RoleMap | str | Path | None = None, **settings: Any) -> Model:
+    """A CLIP with fresh DeAR tokens, to be trained.
+
+    Args:
+        clip: from `dear.load_clip`.
+        roles: a `RoleMap`, the path of a roles.json, or the name of a shipped map ("vit-b-16"); by default the one
+            shipped for the weights.
+        **settings: any field of `DearConfig`, such as beta=0.9, text_tokens=5, alpha_cls=0.7, lambda_reg=1.0.
+    """
+    config = settings.pop("config", None)
+    if config is not None and not isinstance(config, DearConfig):
+        raise ConfigError(f"config is of type {type(config).__name__}: give dear.DearConfig(…), or single settings.")
+    given = config.model_dump() if config is not None else {}
+    return Model(clip, make_method("dear", clip, {**given, "roles": roles, **settings}))
+
+
+def load(
+    folder: str | Path,
+    clip: FrozenClip | None = None,
+    *,
+    device: str | torch.device | None = None,
+    companions: Mapping[str, Model] | None = None,
+    moved: Mapping[str, str | Path] | None = None,
+) -> Model:
+    """Load a saved adapter onto its backbone: the one given, else the one it names, loaded onto `device`.
+
+    `companions` are the models that it was made with, such as a teacher, if they are not where they were. `moved` tells
+    where folders are now that its config names, such as {"lm": FOLDER} of LLaMP's language model.
+
+    The model comes in evaluation mode and without gradients, with the classes it was saved with; `requires_grad_()`
+    makes it trainable again.
+    """
+    if clip is not None and device is not None:
+        raise ConfigError("Give either a backbone or a device: a backbone that is given stays where it is.")
+    folder = as_folder(folder)
+    manifest, tensors, files = read_adapter(folder)
+    backbone = _backbone(manifest.backbone, clip, device or "cpu", folder)
+    try:
+        settings = named_now(get_method(manifest.method).Config, manifest.settings)
+        settings = {**settings, **_moved(manifest.method, moved or {})}
+        method = make_method(manifest.method, backbone, settings, files=files, companions=companions)
+    except KeyError as error:
+        raise CorruptArtefactError(f"{folder} lacks {error}, which the method {manifest.method!r} needs.") from None
+    _check_companions(folder, manifest, method)
+    try:
+        restore(method, tensors)
+        method.check_drawn()
+        check_finite(tensors)
+    except ValueError as error:
+        raise CorruptArtefactError(f"{folder / TENSORS} does not fit its settings: {error}.") from None
+    saved = manifest.classes
+    classes = (
+        None
+        if saved is None
+        else class_list(saved.names, saved.template, dataset=saved.dataset, descriptions=saved.descriptions)
+    )
+    return Model(backbone, method, classes, trained_on=manifest.trained_on).eval().requires_grad_(False)
+
+
+def _moved(name: str, moved: Mapping[str, str | Path]) -> dict[str, str]:
+    """Where folders are now, by fields of the config."""
+    known = get_method(name).places
+    if other := sorted(set(moved) - set(known)):
+        can = f"only {', '.join(known)} of {name} can" if known else f"nothing of {name} can"
+        raise ConfigError(f"moved has {_few(other)}, but {can} have moved: leave it out.")
+    return {field: str(folder) for field, folder in moved.items()}
+
+
+def _check_companions(folder: Path, manifest: Manifest, method: Method) -> None:
+    """Refuse other companions than those that it was trained with."""
+    for name, known in manifest.companions.items():
+        found = method.companions.get(name)
+        if found is None or identity(found) != known:
+            where = manifest.settings.get(name) or "the same CLIP, as it is"
+            raise ArtefactError(
+                f"{folder} was trained with another {name} than is there now ({where}): put back the "
+                f"{known.get('method')} on weights {known.get('weights_sha256', '')[:12]}…, or give it as companions=…."
+            )
+
+
+def restore(method: Method, state: Mapping[str, Tensor]) -> None:
+    """Put saved tensors into a method. The shapes of drawn tensors come from the file, all others must fit."""
+    own = method.state_dict(keep_vars=True)
+    if differing := sorted(set(own) ^ set(state)):
+        raise ValueError(f"the tensors {_few(differing)} are only in one of the two")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            saved = state[name]
+            if tensor.shape != saved.shape and name not in method.drawn:
+                raise ValueError(f"{name} has shape {tuple(saved.shape)} in the file and {tuple(tensor.shape)} here")
+            if tensor.shape != saved.shape:
+                tensor.data = torch.empty(saved.shape, dtype=tensor.dtype, device=tensor.device)
+            tensor.copy_(saved)
+
+
+def check_finite(state: Mapping[str, Tensor]) -> None:
+    """Refuse tensors with numbers that are none."""
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise ValueError(f"{name} holds numbers that are not finite")
+
+
+def state_of(module: nn.Module) -> dict[str, Tensor]:
+    """Everything that is trained or rewritten, as independent copies on the CPU, each in its own type."""
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in module.state_dict().items()}
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+
+
+def _backbone(saved: BackboneEntry, clip: FrozenClip | None, device: str | torch.device, folder: Path) -> FrozenClip:
+    """The backbone the adapter belongs to, checked by the hash of its weights."""
+    seed = "" if saved.seed is None else f", seed={saved.seed}"
+    call = f"load_clip({saved.name!r}, pretrained={saved.pretrained!r}{seed})"
+    told = f"the backbone {saved.name}" + (f" ({saved.pretrained})" if saved.pretrained else "")
+    needed = f"{folder} needs {told if is_typed() else call} with weights {saved.weights_sha256[:12]}…"
+    if clip is None:
+        try:
+            clip = load_clip(saved.name, saved.pretrained, device, precision=saved.precision, seed=saved.seed or 0)  # type: ignore[arg-type]
+        except DearError as error:
+            elsewhere = "" if is_typed() else "; give it as clip=… if it is elsewhere"
+            raise type(error)(f"{needed}{elsewhere}. {error}") from error
+    if not isinstance(clip, FrozenClip):
+        raise ConfigError(f"clip must come from dear.load_clip(…), but is a {type(clip).__name__}.")
+    if clip.weights_sha256 != saved.weights_sha256:
+        raise BackboneMismatchError(f"{needed}, but this backbone ({clip.name}) has {clip.weights_sha256[:12]}….")
+    differing = [key for key, value in clip.geometry.as_dict().items() if saved.geometry.get(key) != value]
+    if differing:
+        raise BackboneMismatchError(f"{needed}, but this backbone ({clip.name}) has another {', '.join(differing)}.")
+    return clip

@@ -1,0 +1,351 @@
+"""The one thing that the rest of the house holds: a frozen CLIP, a method and a list of classes.
+
+`Model` owns what all methods share and none writes itself: class lists and what is kept of them, the exact off-switch,
+prediction, saving. Classes are no state that calls share: `for_classes` gives a light view with the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
+
+from dear.backbone.clip import FrozenClip
+from dear.backbone.frozen import PLAIN, States
+from dear.backbone.precision import computing, precision_key
+from dear.config import whole_number
+from dear.data.prompts import DEFAULT_TEMPLATE, ClassList, class_list
+from dear.errors import BackboneError, ClassListError, ConfigError, InputError, did_you_mean
+from dear.methods.base import Batch, Method, Output, total_of
+from dear.methods.zero_shot import ZeroShot
+from dear.model.artefact import save
+from dear.model.class_cache import Copies, Stamps, concatenated
+from dear.model.export import Baked
+from dear.model.predict import Prediction, predict
+
+_SWITCHED_OFF: ContextVar[tuple[Method, ...]] = ContextVar("dear_switched_off", default=())
+
+
+@final
+class Model(nn.Module):
+    """A frozen CLIP adapted by a method, for a list of classes."""
+
+    def __init__(
+        self,
+        clip: FrozenClip,
+        method: Method,
+        classes: ClassList | None = None,
+        *,
+        trained_on: Sequence[str] = (),
+        chunk: int | None = None,
+        companions: Mapping[str, Model] | None = None,
+    ) -> None:
+        """Put the three together.
+
+        Args:
+            clip: from `dear.load_clip`.
+            method: made for that CLIP.
+            classes: what to tell apart; see `for_classes`.
+            trained_on: names of the classes that the method is, or will be, trained on.
+            chunk: classes whose features are computed at once, to save memory; by default all.
+            companions: the models named in the method's needs; by default those it was made with.
+        """
+        super().__init__()
+        if not isinstance(clip, FrozenClip):
+            raise BackboneError(f"A method adapts a backbone from dear.load_clip(…), but got a {type(clip).__name__}.")
+        if not isinstance(method, Method):
+            raise ConfigError(f"The method is of type {type(method).__name__}: give a dear.Method made for the CLIP.")
+        if classes is not None and not isinstance(classes, ClassList):
+            raise ClassListError("Classes are set by model.for_classes([…]): leave them out here.")
+        if chunk is not None:
+            whole_number("chunk", chunk, least=1)
+        self.clip, self.method = clip, method.to(clip.device)
+        self.trained_on = tuple(trained_on)
+        self.chunk = chunk
+        self.companions: dict[str, Model] = dict(companions or method.companions)
+        self.classes = classes.among(self.trained_on) if classes else None
+        self._parts: tuple[Stamps, list[tuple[slice, Any]]] | None = None
+        self._text: tuple[Copies, object, object, Any] | None = None
+        self._off: list[Model] = []
+
+    @property
+    def name(self) -> str:
+        """Name of the method."""
+        return self.method.name
+
+    @property
+    def config(self) -> Any:
+        """The method's config."""
+        return self.method.config
+
+    # Classes -------------------------------------------------------------------------------------------------------
+
+    def for_classes(
+        self,
+        classes: Sequence[str] | ClassList,
+        template: str | None = None,
+        *,
+        descriptions: Mapping[str, Sequence[str]] | None = None,
+        chunk: int | None = None,
+    ) -> Model:
+        """The same model for other classes: a view that shares every weight and keeps class features of its own.
+
+        Classes that the model knows keep their `descriptions` unless others are given.
+        """
+        known = {**((self.classes.descriptions if self.classes else None) or {}), **(descriptions or {})}
+        if not isinstance(classes, ClassList):
+            usual = self.classes.template if self.classes else DEFAULT_TEMPLATE
+            dataset = self.classes.dataset if self.classes and not template else None  # its words, like its template
+            classes = class_list(classes, template or usual, dataset=dataset, descriptions=known)
+        elif classes.descriptions is None and known:
+            classes = classes.with_descriptions(known)
+        return Model(
+            self.clip,
+            self.method,
+            classes,
+            trained_on=self.trained_on,
+            chunk=self.chunk if chunk is None else chunk,
+            companions=self.companions,
+        )
+
+    def plain(self) -> Model:
+        """Plain CLIP for the same classes."""
+        if not self._off:
+            off = Model(self.clip, ZeroShot(self.clip, ZeroShot.Config()), self.classes, chunk=self.chunk)
+            self._off.append(off)
+        return self._off[0]
+
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        """Within this context, and for this thread only, the model and its views are plain CLIP, exactly."""
+        token = _SWITCHED_OFF.set((*_SWITCHED_OFF.get(), self.method))
+        try:
+            yield
+        finally:
+            _SWITCHED_OFF.reset(token)
+
+    @property
+    def is_disabled(self) -> bool:
+        """Whether this thread is within `disabled`."""
+        return any(method is self.method for method in _SWITCHED_OFF.get())
+
+    def required_classes(self) -> ClassList:
+        """The class list, or a sentence if none has been set."""
+        if self.classes is None:
+            raise ClassListError('No classes are set: use model.for_classes(["cat", "dog"]).')
+        return self.classes
+
+    def frozen_parts(self) -> list[tuple[slice, Any]]:
+        """What `method.classes` makes of each part of the list, made again if CLIP's weights changed or moved."""
+        weights = list(self.clip.parameters())
+        kept = self._parts
+        if kept is None or not kept[0].hold(weights):
+            classes = self.required_classes()
+            count = len(classes.names)
+            size = self.chunk if self.chunk and self.method.needs.independent else count
+            cuts = [slice(first, min(first + size, count)) for first in range(0, count, size)]
+            with torch.inference_mode(False), torch.no_grad():
+                parts = [
+                    (at, self.method.classes(self.clip, classes if len(cuts) == 1 else classes.part(at))) for at in cuts
+                ]
+            kept = self._parts = (Stamps(weights), parts)
+        return kept[1]
+
+    def text(self, batch: Batch | None = None) -> Any:
+        """What `method.text` makes of the classes: anew with gradients, else kept until a tensor changes."""
+        with computing(self.clip.device):
+            return self._made_text(batch)
+
+    def _made_text(self, batch: Batch | None) -> Any:
+        if batch is not None or (torch.is_grad_enabled() and self.method.trained):
+            return self._make_text(batch)
+        parts, key, kept = self.frozen_parts(), precision_key(), self._text
+        now = [*self.method.parameters(), *self.method.buffers()]
+        if kept is None or kept[1] != key or kept[2] is not parts or not kept[0].hold(now):
+            with torch.inference_mode(False), torch.no_grad():
+                kept = self._text = (Copies(now), key, parts, self._make_text(None))
+        return kept[3]
+
+    def _make_text(self, batch: Batch | None) -> Any:
+        parts = self.frozen_parts()
+        made = [self.method.text(self.clip, frozen, self.text_batch(batch, at)) for at, frozen in parts]
+        return concatenated(made, [at.stop - at.start for at, _ in parts])
+
+    def text_batch(self, batch: Batch | None, at: slice) -> Batch | None:
+        """What a step's batch is to a part of the classes: draws go over classes."""
+        if batch is None:
+            return None
+        return replace(batch, labels=None, rows=at, size=len(self.required_classes().names))
+
+    def class_features(self) -> Tensor:
+        """(C, E) class features of unit length, if the method has one per class."""
+        if self.is_disabled:
+            return self.plain().class_features()
+        text = self.text()
+        features = torch.as_tensor(text if isinstance(text, Tensor) else tree_flatten(text)[0][0])
+        if features.ndim != 2:
+            raise ConfigError(f"The class features of {self.name} depend on the image: classify images instead.")
+        return features
+
+    # Images --------------------------------------------------------------------------------------------------------
+
+    def states(
+        self,
+        images: Tensor,
+        *,
+        training: bool = False,
+        plain_images: Tensor | None = None,
+        names: Sequence[str] | None = None,
+    ) -> States:
+        """What the method reads of images and never changes, by name; or the quantities `names`.
+
+        A method that reads features alone gets OpenCLIP's own. `plain_images` are the images without augmentation, for
+        names that begin with "plain:".
+        """
+        names = self.names(training=training) if names is None else names
+        own = [name for name in names if ":" not in name or name.startswith("terms:")]
+        with torch.no_grad(), computing(self.clip.device):
+            found = {"feature": self.clip.stock_feature(images)} if own == ["feature"] else {}
+            found = found or (self.clip.frozen(images, own) if own else {})
+            for name in (name for name in names if name not in found):
+                found[name] = self._further(name, images, plain_images)
+        return found
+
+    def names(self, *, training: bool = False) -> tuple[str, ...]:
+        """Names of the frozen quantities that the method reads."""
+        needs = self.method.needs
+        return tuple(dict.fromkeys((*needs.image, *(needs.training if training else ()))))
+
+    def _further(self, name: str, images: Tensor, plain_images: Tensor | None) -> Tensor:
+        if name.startswith(PLAIN):
+            shown = images if plain_images is None else plain_images
+            return self.clip.frozen(shown, [name.removeprefix(PLAIN)])[name.removeprefix(PLAIN)]
+        return self.companion(name).image_features(images)
+
+    def companion(self, name: str) -> Model:
+        """The companion that a quantity such as "teacher:image" is of."""
+        companion, _, _ = name.partition(":")
+        if companion not in self.companions:
+            raise ConfigError(f"{self.name} needs a companion model called {companion!r}.")
+        return self.companions[companion]
+
+    @torch.no_grad()
+    def image_features(self, images: Tensor) -> Tensor:
+        """(B, E) unit features of images, by the method's first kind of feature."""
+        out: Output = self(images)
+        return next(iter(out.features.values()))
+
+    def forward(
+        self,
+        images: Tensor | None = None,
+        *,
+        given: Mapping[str, Tensor] | None = None,
+        batch: Batch | None = None,
+    ) -> Output:
+        """Classify preprocessed images (B, 3, H, W), or what `states` gave for them; `batch` in training only."""
+        if self.is_disabled:
+            switched_off: Output = self.plain()(images, given=given)
+            return switched_off
+        with computing(self.clip.device):
+            if given is None:
+                if images is None:
+                    raise InputError("The model classifies images, or states of images: give one of them.")
+                image = self.states(images, training=batch is not None)
+            else:
+                image = self._completed(given, training=batch is not None)
+            out: Output = self.method(self.clip, image, self._made_text(batch), batch)
+            return out
+
+    def _completed(self, given: Mapping[str, Tensor], *, training: bool) -> States:
+        if not isinstance(given, Mapping):
+            raise InputError(f"given is of type {type(given).__name__}: give what model.states(images) returned.")
+        names = self.names(training=training)
+        known = {name: value for name, value in given.items() if value.shape[0]}
+        missing = [name for name in names if name not in known]
+        return {**known, **(self.clip.complete(known, missing) if missing else {})}
+
+    def loss(self, images: Tensor, labels: Tensor, *, seed: int = 0, step: int = 0) -> dict[str, Tensor]:
+        """The loss of a batch with its terms by name; call `backward` on "total"."""
+        self.check_labels(images.shape[0] if isinstance(images, Tensor) else 0, labels)
+        batch = Batch(labels, seed, step, None, labels.shape[0])
+        with computing(self.clip.device):
+            terms = self.method.loss(self(images, batch=batch), batch)
+            return {"total": total_of(terms), **terms}
+
+    def check_labels(self, images: int, labels: Tensor) -> None:
+        """Refuse labels that do not belong to the images and classes."""
+        classes = len(self.required_classes().names)
+        if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or tuple(labels.shape) != (images,):
+            form = f"{labels.dtype} {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
+            raise InputError(f"Labels must be an int64 tensor of shape ({images},), but are {form}.")
+        if images and (int(labels.min()) < 0 or int(labels.max()) >= classes):
+            raise InputError(
+                f"Labels go from {int(labels.min())} to {int(labels.max())}, but the {classes} classes are numbered "
+                f"from 0."
+            )
+
+    def readout(self, purpose: str = "default") -> str:
+        """Name of the readout for a purpose: "default", "novel" or "transfer"."""
+        return self.method.readouts.get(purpose, self.method.readouts["default"])
+
+    def check_readout(self, name: str | None) -> str:
+        """A readout's name, by default that of the default one; others than the method's are refused."""
+        known = list(dict.fromkeys(self.method.readouts.values()))
+        if name is None:
+            return known[0]
+        if name not in known:
+            raise ConfigError(
+                f"{self.name} has no readout {name!r}: choose {' or '.join(known)}.{did_you_mean(str(name), known)}"
+            )
+        return name
+
+    # What is trained, saved and exported -----------------------------------------------------------------------------
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """Everything that training may change, by name."""
+        return self.method.trained
+
+    def requires_grad_(self, requires_grad: bool = True) -> Model:
+        """Switch training of the method on or off; CLIP stays frozen."""
+        self.method.requires_grad_(requires_grad)
+        return self
+
+    def train(self, mode: bool = True) -> Model:
+        """Set the mode of the method; CLIP stays in evaluation mode."""
+        self.training = mode
+        self.method.train(mode)
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """What is trained or rewritten; nothing of CLIP."""
+        return self.method.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Put back what `state_dict` gave."""
+        return self.method.load_state_dict(state_dict, strict, assign)
+
+    def baked(self) -> Baked:
+        """A module from images to logits with the class features as constants: what is exported."""
+        with torch.no_grad():
+            return Baked(self.clip, self.method, self.text(), self.names())
+
+    def predict(self, images: Any, classes: Sequence[str] | None = None, **how: Any) -> list[Prediction]:
+        """Classify images: see `dear.predict.predict`."""
+        return predict(self, images, classes, **how)
+
+    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Save what was trained (not CLIP): config, tensors, files and a card. See `dear.load`."""
+        return save(self, folder, overwrite=overwrite)
+
+    def __repr__(self) -> str:
+        """One line instead of CLIP's hundreds."""
+        own, frozen = (sum(p.numel() for p in part.parameters()) for part in (self.method, self.clip))
+        classes = f", {len(self.classes.names)} classes" if self.classes else ""
+        return f"Model({self.name} on {self.clip.name}{classes}, {own:,} parameters beside CLIP's {frozen:,})"

@@ -1,0 +1,196 @@
+"""What is being done and how far it is, for whoever waits: a bar, a log, or a function of one's own.
+
+Work opens a `stage` and counts in it; it knows nothing of who listens. Whoever calls decides who does, by `heard_by`
+or `dear.progress.display.watched`; the log `logging.getLogger("dear")` always does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dear.errors import ConfigError
+
+logger = logging.getLogger("dear")
+clock = time.monotonic
+MOST = 3
+"""Facts in a line of a log."""
+BEAT = 30.0
+"""Seconds between the lines of a log, or of a command without a terminal."""
+
+_FACTS = ("step", "steps", "epoch", "lr", "skipped", "images_per_second", "problems", "total")
+_WEIGHT = "weight_"
+
+
+@dataclass(eq=False)
+class Stage:
+    """A piece of work that can be counted."""
+
+    name: str
+    total: int = 0
+    """0 if nobody knows."""
+    done: int = 0
+    outer: bool = False
+    """Whether other stages are parts of it."""
+    first: int | None = 0
+    """Where it began: what was there before took no time. None until it is known."""
+    began: float = field(default_factory=lambda: clock())
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    left: float | None = None
+    """Seconds left, as told by whoever knows better than the pace so far."""
+
+    def seconds_left(self) -> float | None:
+        """By the pace so far; None as long as there is none."""
+        if self.left is not None:
+            return self.left
+        counted = 0 if self.first is None else self.done - self.first
+        return (clock() - self.began) / counted * (self.total - self.done) if counted > 0 and self.total else None
+
+    def line(self) -> str:
+        """In one line of a log."""
+        count = f"{self.done:,} of {self.total:,}" if self.total else f"{self.done:,}" if self.done else "…"
+        left = self.seconds_left()
+        wait = [f"about {duration(left)} left"] if left else []
+        return ", ".join([f"{self.name}: {count}", *wait, *self.words()[:MOST]])
+
+    def words(self) -> list[str]:
+        """What is known beside the count, what matters most first; the loss terms by the names they have."""
+        facts = self.facts
+        numbers = {name: one for name, one in facts.items() if name not in _FACTS and isinstance(one, int | float)}
+        terms = sorted(numbers, key=lambda name: name.startswith(_WEIGHT))
+        return [
+            *([f"loss {facts['total']:.3f}"] if "total" in facts else []),
+            *([f"epoch {facts['epoch']}"] if "epoch" in facts else []),
+            *([f"{facts['images_per_second']:.0f} images/s"] if "images_per_second" in facts else []),
+            *(f"{name} {numbers[name]:.3f}" for name in terms),
+        ]
+
+
+class Listener(Protocol):
+    """Who is told of stages."""
+
+    def opened(self, stage: Stage) -> None:
+        """A stage begins."""
+        ...
+
+    def moved(self, stage: Stage) -> None:
+        """A stage's count has changed."""
+        ...
+
+    def closed(self, stage: Stage) -> None:
+        """A stage is over, done or not."""
+        ...
+
+
+class Calls:
+    """Listens for a function that takes the name of a stage, the number done, and the number of all."""
+
+    def __init__(self, function: Callable[[str, int, int], None]) -> None:
+        self._function = function
+
+    def opened(self, stage: Stage) -> None:
+        """Tell the name as soon as it is known."""
+        self._function(stage.name, stage.done, stage.total)
+
+    def moved(self, stage: Stage) -> None:
+        """Tell the count."""
+        self._function(stage.name, stage.done, stage.total)
+
+    def closed(self, stage: Stage) -> None:
+        """Nothing to tell."""
+
+
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+_outer: ContextVar[Stage | None] = ContextVar("outer", default=None)
+
+
+@contextmanager
+def heard_by(listener: Listener | Callable[[str, int, int], None] | None) -> Iterator[None]:
+    """Have the stages within heard by a listener or a function; None for nobody."""
+    hears: Any = listener if listener is None or hasattr(listener, "opened") else Calls(listener)
+    token = _listener.set(hears)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def checked(progress: Any) -> Any:
+    """What `progress=` was given, refused if it is neither True, False nor a function."""
+    if progress is None or isinstance(progress, bool) or callable(progress):
+        return progress
+    raise ConfigError(f"progress is of type {type(progress).__name__}: give True, False or a function.")
+
+
+def counting(progress: bool | Callable[[int, int], None] | None, name: str) -> Any:
+    """What `watched` takes, of what was given for one stage: a function of the number done and the number of all."""
+    if not callable(checked(progress)):
+        return progress
+    function: Any = progress
+    return lambda stage, done, total: function(done, total) if stage == name and done else None
+
+
+class Advance(Protocol):
+    """Counts in a stage."""
+
+    def __call__(
+        self, done: int, facts: Mapping[str, Any] | None = None, *, total: int | None = None, left: float | None = None
+    ) -> None:
+        """So much is done; with facts about it, another total, or the seconds left if they are known."""
+        ...
+
+
+@contextmanager
+def stage(name: str, total: int = 0, *, done: int | None = 0, outer: bool = False) -> Iterator[Advance]:
+    """Open a stage; call what it gives with the number done so far. `done` was done before, None if that is unknown."""
+    listener = _listener.get()
+    at = Stage(name, total, done or 0, outer, first=done)
+    logger.info("%s%s", name, f": {total:,}" if total else "")
+    beat = at.began
+    if listener:
+        listener.opened(at)
+
+    def advance(
+        done: int, facts: Mapping[str, Any] | None = None, *, total: int | None = None, left: float | None = None
+    ) -> None:
+        nonlocal beat
+        at.done, at.left, at.first = done, left, done - 1 if at.first is None else at.first
+        at.facts = at.facts if facts is None else facts
+        at.total = at.total if total is None else total
+        if clock() - beat >= BEAT:
+            beat = clock()
+            logger.info("%s", at.line())
+        if listener:
+            listener.moved(at)
+
+    token = _outer.set(at) if outer else None
+    try:
+        yield advance
+    finally:
+        if token is not None:
+            _outer.reset(token)
+        logger.debug("%s: %d in %.1f s", name, at.done, clock() - at.began)
+        if listener:
+            listener.closed(at)
+
+
+def time_left() -> float | None:
+    """Seconds that the work around this one still takes, as far as it was told; None if nobody knows."""
+    around = _outer.get()
+    return None if around is None else around.left
+
+
+def duration(seconds: float) -> str:
+    """A time to wait, in words: "40 s", "3 min", "2 h 10 min"."""
+    if seconds < 59.5:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if rest and hours < 10 else f"{hours} h"

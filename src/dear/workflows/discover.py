@@ -1,0 +1,166 @@
+"""Find the roles of a CLIP's heads and write them down, in one call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dear import __version__
+from dear.backbone.clip import FrozenClip
+from dear.backbone.load import load_clip
+from dear.config import whole_number
+from dear.data.images import ImageList
+from dear.engine.ranks import local_device
+from dear.progress.display import watched
+from dear.reports.discovery import change_rule, is_whole, write_discovery
+from dear.roles.concepts import DEFAULT_SENTENCE_MODEL, ClusterSettings, load_encoder
+from dear.roles.corpus import TextPool
+from dear.roles.discover import DiscoverySettings, discover, first_examined_layer
+from dear.roles.examples import head_examples
+from dear.roles.moments import CHECKPOINT, Collected, collect_moments
+from dear.roles.rolemap import RoleMap
+from dear.roles.sources import images_from, pool_from
+from dear.roles.stability import stability_by_rule
+from dear.storage.files import as_folder, sha256
+from dear.storage.locks import check_ours, held, remove_ours
+
+Progress = bool | Callable[[str, int, int], None]
+
+
+class Discovered(NamedTuple):
+    """A role map, a summary for the terminal, and what was wrong with images that were skipped."""
+
+    roles: RoleMap
+    summary: str
+    problems: tuple[str, ...]
+
+
+def discover_roles(
+    clip: str | FrozenClip,
+    images: str | Path,
+    *,
+    out: str | Path,
+    pool: str | Path = "photographs",
+    pretrained: str | None = None,
+    rule: str = "dominance",
+    phrases: int = 20,
+    first_layer: int | None = None,
+    max_images: int | None = None,
+    examples: int = 256,
+    sentence_model: str = DEFAULT_SENTENCE_MODEL,
+    centroids: str = "prototypes",
+    data_root: str | Path | None = None,
+    device: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> RoleMap:
+    """Find the role of every head of a CLIP's last layers, write map, evidence and page to a folder, return the map.
+
+    Args:
+        clip: a backbone's name, such as "ViT-B-16-quickgelu", or one from `dear.load_clip`.
+        images: a folder of images, "world", or a data set's name for its training images.
+        out: folder for roles.json, discovery.json and index.html.
+        pool: phrases that may describe a head: "photographs", "world", or a text file with one phrase per line.
+        pretrained: tag of the weights, if the name needs one ("openai").
+        rule: "dominance" or "quantile".
+        phrases: number of phrases per head.
+        first_layer: first layer to examine; by default the last four layers.
+        max_images: maximum number of images to read, evenly spread; by default all.
+        examples: number of images to search for each head's examples; 0 for none.
+        sentence_model: sentence model, by name or folder.
+        centroids: what stands for a concept: "prototypes" or "clusters".
+        data_root: folder that holds the paper's data sets.
+        device: "cpu", "cuda"; by default a GPU if there is one.
+        resume: resume an interrupted discovery in `out`.
+        overwrite: discard what a discovery left in `out` and start over.
+        progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
+    """
+    told: dict[str, Any] = {"rule": rule, "phrases": phrases, "first_layer": first_layer}
+    clustering: dict[str, Any] = {"centroids": centroids}
+    settings = DiscoverySettings(**told, sentence_model=sentence_model, clustering=ClusterSettings(**clustering))
+    return discover_and_write(
+        clip,
+        images,
+        settings,
+        out=out,
+        pool=pool,
+        pretrained=pretrained,
+        max_images=max_images,
+        examples=examples,
+        data_root=data_root,
+        device=device,
+        resume=resume,
+        overwrite=overwrite,
+        progress=progress,
+    ).roles
+
+
+def discover_and_write(
+    clip: str | FrozenClip,
+    images: str | Path,
+    settings: DiscoverySettings,
+    *,
+    out: str | Path,
+    pool: str | Path = "photographs",
+    pretrained: str | None = None,
+    max_images: int | None = None,
+    examples: int = 256,
+    data_root: str | Path | None = None,
+    device: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda remark: None,
+) -> Discovered:
+    """As `discover_roles`, with a summary; whatever can be refused is refused before anything is written."""
+    whole_number("examples", examples)
+    if max_images is not None:
+        whole_number("max_images", max_images, least=2)
+    folder = as_folder(out)
+    check_ours(folder, "discovery", resume=resume, overwrite=overwrite)
+    text_pool = pool_from(str(pool))
+    root = as_folder(data_root) if data_root is not None else None
+    image_list = images_from(str(images), max_images, root).remembering()
+    with watched(progress):
+        backbone = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, local_device(device))
+        first = first_examined_layer(backbone, settings.first_layer)
+        made_from = _made_from(backbone, image_list, first, text_pool, settings, examples)
+        if resume and is_whole(folder, made_from):
+            with held(folder, "discovery"):
+                return Discovered(*change_rule(folder, settings.rule), ())
+        encode = load_encoder(settings.sentence_model)
+        with held(folder, "discovery"):
+            check_ours(folder, "discovery", resume=resume, overwrite=overwrite)  # another one may just have ended
+            if overwrite:
+                remove_ours(folder, (CHECKPOINT,))  # the old map stays until the new one is whole
+            collected = _look(backbone, image_list, first, folder, say)
+            source = f"found by dear roles discover on {len(image_list)} images of {Path(images).name}"
+            discovery = discover(backbone, collected, text_pool, encode, settings, source=source)
+            variations = stability_by_rule(backbone, collected, discovery, settings)
+            shown = image_list.spread(examples)
+            pictures = head_examples(backbone, shown, discovery.places, discovery.spans, discovery.texts_TE)
+            parts = backbone, collected, text_pool, discovery, settings, variations, pictures
+            summary = write_discovery(folder, *parts, made_from)
+    return Discovered(discovery.roles, summary, tuple(collected.problems))
+
+
+def _made_from(
+    clip: FrozenClip, images: ImageList, first: int, pool: TextPool, settings: DiscoverySettings, examples: int
+) -> str:
+    """Changes with everything that decides a discovery but the rule."""
+    others = settings.model_dump(mode="json", exclude={"rule"})
+    facts = [clip.weights_sha256, clip.precision, images.sha256, first, pool.sha256, others, examples, __version__]
+    return sha256(json.dumps(facts, sort_keys=True).encode())
+
+
+def _look(backbone: FrozenClip, images: ImageList, first: int, folder: Path, say: Callable[[str], None]) -> Collected:
+    """Read every image, and say what could not be read."""
+    collected = collect_moments(backbone, images, first_layer=first, checkpoint=folder)
+    for problem in collected.problems[:5]:
+        say(f"skipped: {problem}")
+    if len(collected.problems) > 5:
+        say(f"skipped: {len(collected.problems) - 5} more, all named in discovery.json")
+    return collected

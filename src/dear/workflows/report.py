@@ -1,0 +1,69 @@
+"""The page of a run, in one call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from dear.engine.ranks import local_device
+from dear.engine.run import read_metrics, read_run
+from dear.evaluation.test_data import data_of_run
+from dear.model.load import load
+from dear.model.model import Model
+from dear.reports.run_data import evaluate_halves, run_page, score_rows, verdict_sentences
+from dear.reports.run_page import run_html
+from dear.storage.files import as_folder, write_result
+
+PAGE = "report.html"
+
+
+class Report(NamedTuple):
+    """A page that was written, its sentences, and its table of scores; the first row is the head."""
+
+    path: Path
+    scores: list[list[str]]
+    verdict: list[str]
+
+
+def report(
+    run: str | Path,
+    data: str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    data_root: str | Path | None = None,
+    workers: int = 2,
+    device: str | None = None,
+) -> Path:
+    """Test a run and write a page about it; returns the page's path.
+
+    Args:
+        run: folder of a run.
+        data: where the run's data set is now, if it was moved.
+        out: HTML file to write; by default RUN/report.html.
+        data_root: folder that holds the paper's data sets.
+        workers: number of image-loading threads.
+        device: "cpu", "cuda"; by default a GPU if there is one.
+    """
+    return write_report(run, data, out=out, data_root=data_root, workers=workers, device=device).path
+
+
+def write_report(
+    run: str | Path,
+    data: str | Path | None = None,
+    *,
+    model: Model | None = None,
+    out: str | Path | None = None,
+    data_root: str | Path | None = None,
+    workers: int = 2,
+    device: str | None = None,
+) -> Report:
+    """As `report`, with the scores; `model` is the run's own, if it is loaded already."""
+    folder = as_folder(run)
+    description = read_run(folder)["description"]
+    tested = data_of_run(folder, data, data_root)
+    model = model or load(folder, device=local_device(device))
+    halves = evaluate_halves(model, tested, workers=workers)
+    metrics = read_metrics(folder, list(halves[0].adapted.weights))
+    page = Path(out) if out is not None else folder / PAGE
+    write_result(page, run_html(run_page(model, tested, description, metrics, halves, workers=workers)))
+    return Report(page, score_rows(halves, model, everything=False), verdict_sentences(halves))
