@@ -66,7 +66,7 @@ def place(monkeypatch, tmp_path, clip):
         "dear.paper.run",
         "dear.workflows.discover",
         "dear.retrieval.encoder",
-        "dear.retrieval.update",
+        "dear.workflows.index",
     ):
         monkeypatch.setattr(f"{module}.load_clip", lambda *_, **__: clip)
     monkeypatch.setattr("dear.methods.dear.roles.shipped_roles", varied_roles)
