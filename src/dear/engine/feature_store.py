@@ -1,4 +1,4 @@
-"""Frozen prefixes on disk: what `image_prefix` makes of an image, in fp16, so that it is computed once and for all.
+"""On-disk cache of what the frozen layers of CLIP compute from each image, in fp16, so that it is computed only once.
 
 A store is a folder with `store.json`, which says what its rows are, and segments: `segment-*.f16` holds rows of raw
 little-endian fp16 values, `segment-*.jsonl` one line for each with its key and a checksum of key and values. A process
