@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,11 @@ def move_parameters(model: dear.Model, seed: int = 0) -> None:
     for parameter in model.trainable().values():
         scale = 0.3 * (float(parameter.std()) if parameter.numel() > 1 else 1.0) or 0.1  # some start at zero
         parameter += scale * torch.randn(parameter.shape, generator=generator)
+
+
+def largest(numbers: Iterable[float]) -> float:
+    """The largest number, 0 if there is none, and NaN if any is NaN, unlike Python's `max`."""
+    return float(torch.tensor([0.0, *numbers], dtype=torch.float64).max())
 
 
 def make_photos(root: Path, classes: Sequence[str], images: int, seed: int = 0) -> Path:

@@ -11,6 +11,7 @@ import dear
 from dear.cli import app
 from dear.data.prompts import class_list
 from dear.errors import ConfigError
+from dear.methods.llamp import LARGEST_SCALE
 from helpers import build, make_photos, move_parameters, plain_images
 from tiny_lm import tiny_lm
 
@@ -93,3 +94,27 @@ def test_a_long_description_is_cut(clip):
     model = build("llamp", clip, NAMES, lm=tiny_lm(), paraphrases=2)
     told = class_list(NAMES, "a photo of a {}.", descriptions=dict.fromkeys(NAMES, ("very long " * 60,)))
     assert model.method.targets(clip, told).shape == (len(NAMES), clip.geometry.embed_dim)
+
+
+@pytest.mark.parametrize("start", [-1.0, 0.0, 3.0, 4.605, 9.0])
+def test_the_temperature_trains_as_if_clamped_before_each_step(clip, start):
+    """The published code clamps the parameter before the forward pass; `before_update` must give the same bits."""
+
+    def trained(clamp_first):
+        model, images, seen = build("llamp", clip, NAMES), plain_images(clip, 3), []
+        scale = model.method.logit_scale
+        optimiser = torch.optim.AdamW(model.trainable().values(), lr=0.5, weight_decay=0.1)
+        with torch.no_grad():
+            scale.fill_(start)
+        for _ in range(3):
+            if clamp_first:
+                with torch.no_grad():
+                    scale.clamp_(0, LARGEST_SCALE)
+            optimiser.zero_grad()
+            model.loss(images, torch.tensor([0, 1, 2]))["total"].backward()
+            model.method.before_update()
+            optimiser.step()
+            seen.append((scale.item(), scale.grad.item()))
+        return seen
+
+    assert trained(clamp_first=False) == trained(clamp_first=True)

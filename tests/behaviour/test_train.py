@@ -15,6 +15,7 @@ from dear.engine.ranks import Ranks
 from dear.engine.run import run_job
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError, TrainingError
+from helpers import largest
 from toys import Toy
 
 
@@ -31,7 +32,7 @@ def trained(toy, clip, job=None, **kwargs):
 
 
 def furthest(first, second):
-    return max(float((first[name] - second[name]).abs().max()) for name in first)
+    return largest(float((first[name] - second[name]).abs().max()) for name in first)
 
 
 def test_loss_falls_where_there_is_something_to_learn(toy, clip):

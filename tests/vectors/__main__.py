@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from helpers import largest
 from vectors.compare import compare, read_pair
 from vectors.readers import reader_of
 
@@ -21,11 +22,11 @@ def check(path: Path) -> tuple[bool, str]:
         differences, unread = compare(path, reader)
     except Exception as error:  # noqa: BLE001 (one file must not hide the others)
         return False, f"{path.stem:24} FAILED: {type(error).__name__}: {error}"
-    worst = {kind: max((d.error for d in differences if d.kind == kind), default=None) for kind in KINDS}
+    errors = {kind: [d.error for d in differences if d.kind == kind] for kind in KINDS}
     others = [d.error for d in differences if d.kind not in KINDS]
-    told = "  ".join(f"{kind} {value:.1e}" if value is not None else f"{kind} {'-':7}" for kind, value in worst.items())
+    worst = "  ".join(f"{kind} {largest(found):.1e}" if found else f"{kind} {'-':7}" for kind, found in errors.items())
     wrong = [d for d in differences if not d.fits]
-    line = f"{path.stem:24} {told}  other {max(others, default=0.0):.1e}  {len(differences)} compared"
+    line = f"{path.stem:24} {worst}  other {largest(others):.1e}  {len(differences)} compared"
     if again := sum(d.in_double for d in differences):
         line += f", {again} in double precision"
     if unread:

@@ -224,6 +224,7 @@ def update(
     if clip_norm is not None:
         scaler.unscale_(optimiser)
         nn.utils.clip_grad_norm_(list(method.trained.values()), clip_norm)
+    method.before_update()
     scale = scaler.get_scale()
     scaler.step(optimiser)
     scaler.update()

@@ -7,6 +7,7 @@ A method owns what is trained or rewritten; the frozen CLIP is passed in. Its li
   forward  per batch of images; `batch` is there only in training
   loss     per batch: the terms to minimise
   combine  how gradients of several terms become one, for methods that need them apart
+  before_update  just before an update, with finite gradients: bring parameters into their range
   after_step  after an update: rewrite buffers
   finish   once after training: choose what is chosen on held-out images
 Shapes: B images, C classes, E joint embedding, V views, N drawn images.
@@ -254,6 +255,13 @@ class Method(nn.Module):
         there is one term, "total".
         """
         return grads["total"]
+
+    def before_update(self) -> None:
+        """Change parameters in place just before the optimiser's step, such as a clamp to an allowed range.
+
+        Runs once per update, when all gradients are known and finite. It must not depend on the batch, so that
+        micro-batches and several processes stay possible. The optimiser starts from the changed values.
+        """
 
     def after_step(self, out: Output) -> None:
         """Rewrite buffers, after a finite update; overriding it asks for whole batches."""

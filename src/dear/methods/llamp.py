@@ -311,16 +311,24 @@ class LLaMP(Method):
         if batch is None:
             mean = cosine_KBC.log_softmax(-1).logsumexp(0) - math.log(cosine_KBC.shape[0])
             return Output({"logits": mean}, features, classes=classes)
-        with torch.no_grad():
-            self.logit_scale.clamp_(0, LARGEST_SCALE)
         rest = {"teacher": self._taught(clip, image, batch), "cosine": cosine_KBC[0], **text}
-        return Output({"logits": self.logit_scale.exp() * cosine_KBC[0]}, features, classes=classes, rest=rest)
+        return Output({"logits": self._temperature() * cosine_KBC[0]}, features, classes=classes, rest=rest)
+
+    def _temperature(self) -> Tensor:
+        """The learned temperature (1,) within its range; the gradient passes as if nothing were clamped."""
+        clamped = self.logit_scale.detach().clamp(0, LARGEST_SCALE)
+        return (clamped + (self.logit_scale - self.logit_scale.detach())).exp()
+
+    @torch.no_grad()
+    def before_update(self) -> None:
+        """Clamp the temperature's logarithm, so that the optimiser starts from the value that the step used."""
+        self.logit_scale.clamp_(0, LARGEST_SCALE)
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy, distances from plain CLIP's features, and from the teacher's answers."""
         assert batch.labels is not None
         told, text, teacher = self.config, out.rest, out.rest["teacher"]
-        wanted = (self.logit_scale.exp() * (teacher @ text["targets"].T)).log_softmax(-1)
+        wanted = (self._temperature() * (teacher @ text["targets"].T)).log_softmax(-1)
         away = wanted.exp() * (wanted - out.logits.log_softmax(-1))
         return {
             "ce": F.cross_entropy(out.logits, batch.labels, label_smoothing=told.label_smoothing),
