@@ -13,6 +13,7 @@ SOURCE = Path(dear.__file__).parent
 FLOORS = (
     ("errors", "config"),
     ("storage", "progress"),
+    ("options",),
     ("data", "backbone"),
     ("roles", "methods", "world"),
     ("model",),

@@ -1,0 +1,141 @@
+"""Building blocks of options: kinds of values, and the base class that checks them.
+
+An option is one field of a class: its type, range, choices, default and help text are defined there and nowhere else.
+The command line, YAML files and Python calls all read them from the field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from dear.config import Settings
+
+Half = Literal["all", "base", "novel"]
+RecipeName = Literal["own", "shared"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How help shows a value, and how an error message describes a valid one."""
+
+    metavar: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Short:
+    """A one-letter spelling on the command line."""
+
+    flag: str
+
+
+@dataclass(frozen=True)
+class Former:
+    """An earlier name of an option. It still works, with a note."""
+
+    name: str
+
+
+class Argument:
+    """Marks an option that is typed without its name."""
+
+
+class Options(Settings, defer_build=True):
+    """Base class of all options: immutable and strict; unknown names are refused."""
+
+
+def as_list(value: Any) -> Any:
+    """One value, a list, or 'a,b' as a tuple; whole numbers become numbers."""
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+        return tuple(int(part) if part.isdecimal() else part for part in parts)
+    return tuple(value) if isinstance(value, list | tuple | range) else (value,)
+
+
+def as_words(value: Any) -> Any:
+    """As `as_list`, but a class or a folder may be called 7."""
+    return tuple(str(one) if type(one) is int or isinstance(one, Path) else one for one in as_list(value))
+
+
+def as_mapping(value: Any) -> Any:
+    """['NAME=VALUE', …], as typed on the command line, as a mapping."""
+    if not isinstance(value, list | tuple):
+        return value
+    pairs = [one.partition("=") if isinstance(one, str) else ("", "", "") for one in value]
+    if not all(name.strip() and text.strip() for name, _, text in pairs):
+        raise ValueError("not NAME=VALUE")
+    return {name.strip(): literal(text.strip()) for name, _, text in pairs}
+
+
+def as_pairs(value: Any) -> Any:
+    """As `as_mapping`; 'NAME=N,NAME=N' is accepted as well."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple):
+        return value
+    return as_mapping([part for text in texts for part in str(text).split(",")])
+
+
+def as_texts(value: Any) -> Any:
+    """As `as_mapping`, but values stay text."""
+    if not isinstance(value, list | tuple):
+        return value
+    found = as_mapping(value)
+    return {name: one.partition("=")[2].strip() for name, one in zip(found, value, strict=True)}
+
+
+def as_choices(value: Any) -> Any:
+    """As `as_mapping`, with a tuple of values per name: each value is a variant."""
+    if isinstance(value, list | tuple):
+        value = as_mapping(value)
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        name: tuple(map(literal, one.split(","))) if isinstance(one, str) else _several(one)
+        for name, one in value.items()
+    }
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def literal(text: str) -> Any:
+    """A number, true, false or null if the text is one; otherwise the text itself."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text.strip()
+    return text.strip() if isinstance(value, dict | list) else value
+
+
+def not_empty(value: Any) -> Any:
+    """A path that is not empty: Path('') would be the current folder."""
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("empty")
+    return value
+
+
+Count = Annotated[int, Field(ge=1), Shown("N", "a whole number")]
+Number = Annotated[int, Field(ge=0), Shown("N", "a whole number")]
+Rate = Annotated[float, Field(ge=0), Shown("RATE", "a number")]
+Name = Annotated[str, Field(min_length=1), Shown("NAME", "a name")]
+Text = Annotated[str, Field(min_length=1), Shown("TEXT", "a text")]
+Folder = Annotated[Path, BeforeValidator(not_empty), Field(strict=False), Shown("FOLDER", "a folder")]
+File = Annotated[Path, BeforeValidator(not_empty), Field(strict=False), Shown("FILE", "a file")]
+Names = Annotated[tuple[str, ...], BeforeValidator(as_words), Field(min_length=1), Shown("NAME,NAME", "names")]
+Folders = Annotated[tuple[str, ...], BeforeValidator(as_words), Field(min_length=1), Shown("FOLDER,FOLDER", "folders")]
+Counts = Annotated[tuple[Count, ...], BeforeValidator(as_list), Field(min_length=1), Shown("N,N", "whole numbers")]
+Numbers = Annotated[tuple[Number, ...], BeforeValidator(as_list), Field(min_length=1), Shown("N,N", "whole numbers")]
+MethodSettings = Annotated[
+    dict[str, Any], BeforeValidator(as_mapping), Shown("NAME=VALUE", "NAME=VALUE, as in beta=0.8")
+]
+Variants = Annotated[
+    dict[str, tuple[Any, ...]], BeforeValidator(as_choices), Shown("NAME=V1,V2", "NAME=V1,V2, as in beta=0.5,0.9")
+]

@@ -1,0 +1,251 @@
+"""The options of a training: Source, Training, Compute and Now, and the commands that combine them.
+
+A command's options are one flat class made of parts; each part is a panel of its help page.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from dear.options.fields import (
+    Argument,
+    Count,
+    Counts,
+    File,
+    Folder,
+    Folders,
+    Former,
+    Half,
+    MethodSettings,
+    Name,
+    Names,
+    Number,
+    Numbers,
+    Options,
+    Precision,
+    Rate,
+    RecipeName,
+    Shown,
+    Text,
+    Variants,
+    as_pairs,
+)
+
+_OF_THE_MACHINE = {"micro_batch", "class_chunk", "precision"}
+_OF_THE_RECIPE = {"epochs", "batch_size", "lr", "decay", "warmup_epochs"}
+
+
+class Source(Options, title="Source"):
+    """Which CLIP, and where data sets and descriptions of their classes are."""
+
+    clip: Name | None = None
+    """Backbone: an OpenCLIP name, hf-hub:ORG/REPO, local-dir:FOLDER, or world (the default for its data sets)."""
+    pretrained: Annotated[str, Field(min_length=1), Shown("TAG", "a tag")] | None = None
+    """Tag of the backbone's weights, such as openai."""
+    data_root: Annotated[Folder | None, Former("root")] = None
+    """Folder that contains the paper's data sets, in CoOp's layout."""
+    descriptions: File | None = None
+    """Sentences about each class, for methods that read them: JSON, class name to list."""
+
+
+class Training(Options, title="Training"):
+    """How to train. None means: as the method's recipe says."""
+
+    roles: Annotated[str, Field(min_length=1), Shown("MAP", "a role map")] | None = None
+    """Role map: a name, a roles.json, the folder of 'dear roles discover', or auto, which finds one from the training
+    images if none is shipped for the weights."""
+    recipe: RecipeName = "own"
+    """Recipe: own, as the method was published, or shared, one for all methods."""
+    epochs: Count | None = None
+    """Number of epochs; by default the recipe's."""
+    batch_size: Annotated[Count | None, Former("batch")] = None
+    """Batch size; by default the recipe's."""
+    lr: Annotated[float, Field(gt=0), Shown("RATE", "a number")] | None = None
+    """Learning rate; by default the recipe's."""
+    decay: Rate | None = None
+    """Weight decay; by default the recipe's."""
+    warmup_epochs: Number | None = None
+    """Number of warm-up epochs; by default the recipe's."""
+    micro_batch: Count | None = None
+    """Maximum images per forward pass, to save memory; same result."""
+    class_chunk: Count | None = None
+    """Maximum classes to encode at once, to save memory; same result."""
+    precision: Precision = "auto"
+    """Precision of the activations; auto is bf16 or fp16 on a GPU and fp32 on a CPU."""
+    cached_views: Annotated[Number, Field(le=10_000)] | None = None
+    """Cached views per image to train on (faster); 0, the default except for 'dear paper --mini', samples new views in
+    every epoch."""
+
+    def changes(self) -> dict[str, Any]:
+        """What differs from the recipe; an explicit number of epochs replaces `steps_per_shot`."""
+        found = {name: getattr(self, name) for name in type(self).model_fields if name in _OF_THE_RECIPE}
+        found = {name: value for name, value in found.items() if value is not None}
+        return {**found, "steps_per_shot": None} if "epochs" in found else found
+
+    def machine(self) -> dict[str, Any]:
+        """What changes how the training is computed, but not what."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name in _OF_THE_MACHINE}
+
+
+class Compute(Options, title="Machine"):
+    """What computes it, and what is cached on disk. Never part of a fingerprint."""
+
+    cache: Folder | None = None
+    """Cache folder for the frozen layers' outputs; by default OUT/cache."""
+    no_cache: bool = False
+    """Cache nothing: needs no disk space, takes longer."""
+    workers: Annotated[Number, Field(le=256)] = 2
+    """Number of image-loading threads."""
+    device: Name | None = None
+    """cpu, cuda, cuda:1 …; by default a GPU if there is one."""
+    threads: Annotated[Count, Field(le=1024)] | None = None
+    """Threads to compute with on a CPU; by default all."""
+
+    @model_validator(mode="after")
+    def _one_cache(self) -> Self:
+        if self.cache is not None and self.no_cache:
+            raise ValueError("A cache folder and no_cache exclude each other: choose one of them.")
+        return self
+
+    def cache_folder(self, out: Path | None) -> Path | None:
+        """The cache folder: the one named, else one in the output folder; None for no cache."""
+        if self.no_cache:
+            return None
+        return self.cache if self.cache is not None or out is None else out / "cache"
+
+
+class Now(Options, title="This time"):
+    """What to do with a folder that has content. Config files cannot contain it."""
+
+    resume: bool = Field(default=False, exclude=True)
+    """Resume an interrupted run."""
+    overwrite: bool = Field(default=False, exclude=True)
+    """Discard the folder's contents and start over."""
+
+
+class RunOptions(Options, title="Options"):
+    """One training."""
+
+    data: Annotated[str, Field(min_length=1), Shown("DATA", "a folder, a list or a data set's name"), Argument]
+    """Folder of class folders, .csv or .json list, or a data set's name."""
+    out: Folder | None = None
+    """Folder of the run."""
+    method: Name = "dear"
+    """Adaptation method, see 'dear ls methods'."""
+    set: MethodSettings = Field(default={})
+    """Method setting, such as beta=0.8; may be repeated. See 'dear ls settings METHOD'."""
+    shots: Count = 16
+    """Training images per class, or all of them if there are fewer."""
+    seed: Number = 1
+    """Random seed."""
+    half: Half = "all"
+    """Half of the classes: all, base or novel."""
+    template: Text | None = None
+    """Prompt around a class name, such as 'a photo of a {}.'."""
+    names: File | None = None
+    """Names of classes whose folders are not words: a folder and a name per line."""
+    add_class: Folders | None = None
+    """Folders of images to add to DATA as further classes."""
+
+
+class GridOptions(Options, title="Options"):
+    """Data sets × methods × settings × shots × seeds."""
+
+    out: Folder
+    """Folder for cells, runs, table.csv and table.md."""
+    data: Names | None = None
+    """Data sets, folders or lists, comma-separated; by default the world's or the paper's."""
+    methods: Names = ("zero_shot", "dear")
+    """all, or methods, comma-separated; see 'dear ls methods'."""
+    set: Variants = Field(default={})
+    """Values of a method setting, each a variant of the method, such as beta=0.5,0.9; may be repeated."""
+    seeds: Numbers = (1, 2, 3)
+    """Random seeds, comma-separated."""
+    shots: Counts = (16,)
+    """Training images per class, comma-separated."""
+    epochs_of: Annotated[
+        dict[str, Count], BeforeValidator(as_pairs), Shown("NAME=N,NAME=N", "NAME=N, as in maple=5")
+    ] = Field(default={})
+    """Other numbers of epochs for some methods; tables mark them."""
+    jobs: Annotated[Count, Field(le=256)] = 1
+    """Number of cells to run in parallel."""
+    validation: bool = Field(default=False, alias="validate")  # BaseModel has a method `validate`
+    """Test on training images that were not sampled; test images are not used."""
+
+
+class Fit(Now, Compute, Training, Source, RunOptions):
+    """Options of `dear.fit`. Pydantic lists the fields of the last part first, and so does help."""
+
+
+class Train(Fit, title="Options"):
+    """Options of `dear train`: those of `dear.fit`, with a required folder."""
+
+    out: Folder
+    """Folder of the run."""
+
+
+class Bench(Now, Compute, Training, Source, GridOptions):
+    """Options of `dear bench base-to-novel`."""
+
+
+class FewShot(Bench, title="Options"):
+    """Options of `dear bench few-shot`."""
+
+    shots: Counts = (1, 2, 4, 8, 16)
+    """Training images per class, comma-separated."""
+
+
+class Transfer(Bench, title="Options"):
+    """Options of `dear bench cross-dataset` and `dear bench domain`."""
+
+    source: Name | None = None
+    """Data set to train on; by default imagenet, or world-broad."""
+
+
+class Compare(Bench, title="Options"):
+    """Options of `dear compare`: those of `dear bench`, with other defaults."""
+
+    out: Folder
+    """Folder for cells, runs, compare.html, compare.csv; may be one of 'bench'."""
+    protocol: Literal["base-to-novel", "few-shot"] = "base-to-novel"
+    """Protocol, as in 'dear bench'."""
+    methods: Names = ("all",)
+    """all, or methods, comma-separated; see 'dear ls methods'."""
+
+
+class Paper(Now, Compute, Training, Source, title="Options"):
+    """Options of `dear paper`."""
+
+    out: Folder
+    """Folder for cells, runs, tables, figures and report.html."""
+    mini: bool = False
+    """On the embedded world: no download, no GPU."""
+    full: bool = False
+    """ViT-B/16 on the paper's data sets below --data-root."""
+    clip: Name | None = None
+    """Backbone; by default world with --mini, ViT-B-16-quickgelu with --full."""
+    methods: Names = ("zero_shot", "dear")
+    """Methods of Tables 2 to 4, comma-separated; all: those that the paper's tables name."""
+    seeds: Numbers = (1, 2, 3)
+    """Random seeds, comma-separated."""
+    shots: Counts = (1, 2, 4, 8, 16)
+    """Training images per class of the few-shot curves, comma-separated."""
+    images: Annotated[int, Field(ge=2), Shown("N", "a whole number")] = 1000
+    """Number of images for the searches and the ablations."""
+    jobs: Annotated[Count, Field(le=256)] = 2
+    """Number of cells to run in parallel."""
+    only: Annotated[Names | None, Shown("PART,PART", "tables and figures")] = None
+    """Tables and figures to make, such as table-2,figure-4; by default all, see --plan."""
+    plan: bool = Field(default=False, exclude=True)
+    """Show what is available, missing and finished, then exit."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.mini == self.full:
+            raise ValueError("Choose either mini (the embedded world) or full (the paper's own data sets).")
+        if self.pretrained is not None and self.clip is None:
+            raise ValueError("pretrained names the weights of a backbone: name the backbone too, with clip.")
+        return self
