@@ -53,7 +53,7 @@ def test_a_folder_cannot_ask_for_its_own_python(tmp_path):
 def test_weights_that_can_hold_code_need_a_flag(tmp_path, name):
     folder = backbone_folder(tmp_path / "clip")
     (folder / name).write_bytes(b"cos\nsystem\n")
-    with pytest.raises(BackboneError, match="is not a safetensors file, and other formats can hold code"):
+    with pytest.raises(BackboneError, match="is not a safetensors file, and other formats can contain code"):
         dear.load_clip(f"local-dir:{folder}")
     with pytest.raises(BackboneError, match="is not a safetensors file"):
         dear.load_clip("ViT-B-32", str(folder / name))
@@ -71,7 +71,7 @@ def test_so_do_weights_of_a_repository(tmp_path, monkeypatch):
 
     monkeypatch.setattr("open_clip.pretrained.hf_hub_download", download)
     monkeypatch.setattr("dear.backbone.load.ask", lambda *_: None)  # the hub answers
-    with pytest.raises(BackboneError, match="is not a safetensors file, and other formats can hold code"):
+    with pytest.raises(BackboneError, match="is not a safetensors file, and other formats can contain code"):
         dear.load_clip("hf-hub:somebody/something")
     text = json.loads((folder / "open_clip_config.json").read_text())
     text["model_cfg"]["text_cfg"] |= {"hf_tokenizer_name": "x", "tokenizer_kwargs": {"trust_remote_code": True}}

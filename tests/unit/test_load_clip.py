@@ -48,7 +48,7 @@ INSTEAD = "Use a CLIP ViT, such as load_clip('ViT-B-16-quickgelu', pretrained='o
         (
             "ViT-B-16",
             "openai",
-            "ViT-B-16 with 'openai' weights would silently lose accuracy, as they were trained with QuickGELU: "
+            "ViT-B-16 with 'openai' weights would silently lose accuracy, because they were trained with QuickGELU: "
             "use load_clip('ViT-B-16-quickgelu', pretrained='openai').",
         ),
         (
@@ -61,7 +61,7 @@ INSTEAD = "Use a CLIP ViT, such as load_clip('ViT-B-16-quickgelu', pretrained='o
             "ViT-B/16",
             None,
             "ViT-B-16 needs weights: give pretrained='laion400m_e31', or load_clip('ViT-B-16-quickgelu', "
-            "pretrained='openai') for OpenAI's, or pretrained='random' to ask for random ones.",
+            "pretrained='openai') for OpenAI's, or pretrained='random' for random weights.",
         ),
         (
             "ViT-B-16-quickgelu",
@@ -74,7 +74,7 @@ INSTEAD = "Use a CLIP ViT, such as load_clip('ViT-B-16-quickgelu', pretrained='o
             "ViT-B-16-quickgelu has no weights called 'laion2b_s34b_b88k', and no such file exists. "
             "They exist for 'ViT-B-16' and 'ViT-g-14'.",
         ),
-        ("local-dir:", None, "'local-dir:' names nothing: write local-dir:FOLDER or hf-hub:ORGANISATION/REPOSITORY."),
+        ("local-dir:", None, "'local-dir:' is incomplete: write local-dir:FOLDER or hf-hub:ORGANISATION/REPOSITORY."),
         (
             "local-dir:nowhere",
             None,
@@ -111,7 +111,7 @@ def test_every_openai_vit_needs_quickgelu():
 
 
 def test_random_weights_only_when_asked_for(tiny_folders):
-    with pytest.raises(errors.BackboneError, match=r"holds no weights: it needs open_clip_model\.safetensors"):
+    with pytest.raises(errors.BackboneError, match=r"contains no weights: add open_clip_model\.safetensors"):
         load_clip(f"local-dir:{tiny_folders['plain']}")
 
 
@@ -121,7 +121,7 @@ def test_a_plain_folder_is_told_its_prefix(tiny_folders):
 
 
 def test_pretrained_beside_a_folder_is_refused(tiny_folders):
-    with pytest.raises(errors.BackboneError, match="brings its own weights: leave pretrained='openai' out"):
+    with pytest.raises(errors.BackboneError, match="contains its own weights: leave pretrained='openai' out"):
         load_clip(f"local-dir:{tiny_folders['plain']}", "openai")
 
 
@@ -282,7 +282,7 @@ def test_a_tokenizer_that_makes_unknown_tokens(tiny_folders, tmp_path):
     config["model_cfg"]["text_cfg"]["vocab_size"] = 1000
     (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
     with pytest.raises(
-        errors.BackboneError, match=r"knows 1000 tokens, its tokenizer makes more: add its own bpe_merges"
+        errors.BackboneError, match=r"has 1000 tokens, but its tokenizer produces more: add its own bpe_merges"
     ):
         load_clip(f"local-dir:{tmp_path}", "random")
 

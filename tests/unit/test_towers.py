@@ -262,7 +262,7 @@ def test_what_cannot_be_computed_is_one_sentence(clip, known):
 
 @pytest.mark.parametrize("name", ["rows@99", "rows@-1", "rows@", "features", "", "terms", "plain:feature"])
 def test_an_unknown_quantity_is_one_sentence(clip, images, name):
-    with pytest.raises(ConfigError, match=r"^There is no frozen quantity '.*' in an image tower of \d+ layers\.$"):
+    with pytest.raises(ConfigError, match=r"^An image tower of \d+ layers has no tensor '.*'\.$"):
         clip.frozen(images, [name])
 
 

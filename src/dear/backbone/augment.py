@@ -1,4 +1,4 @@
-"""The paper's training augmentation, its randomness handed in by the caller: every worker draws the same view."""
+"""Training augmentation of the paper. The caller passes the random generator, so all workers make the same view."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from torchvision.transforms import functional as TF
 ASPECT = (3 / 4, 4 / 3)
 TRIES = 10
 AUGMENTATION_VERSION = 1
-"""Goes up when the same image and randomness give another view, so that kept views are made anew."""
+"""Increased whenever the same image and random generator give a different view: cached views are then recomputed."""
 
 
 @dataclass(frozen=True)
 class TrainTransform:
-    """A random crop of half the image or more, half the time mirrored, at the backbone's size, mean and deviation."""
+    """Random crop of at least half the image, mirrored half the time, resized and normalised for the backbone."""
 
     size: tuple[int, int]
     interpolation: str
     to_input: Callable[[Any], Tensor]
-    """What turns an image of the right size into the backbone's input."""
+    """Converts an image of the right size to the backbone's input tensor."""
     scale: tuple[float, float] = (0.5, 1.0)
 
     def __call__(self, image: Any, chance: random.Random | None = None) -> Tensor:
-        """Return one view of an image; the same `chance` gives the same view."""
+        """Return one view of an image; generators in the same state give the same view."""
         chance = chance or random.Random()
         image = image.convert("RGB")
         top, left, height, width = crop_box(image.height, image.width, self.scale, chance)
@@ -39,7 +39,7 @@ class TrainTransform:
 
 
 def crop_box(height: int, width: int, scale: tuple[float, float], chance: random.Random) -> tuple[int, int, int, int]:
-    """Top, left, height and width of a random part of an image, as torchvision's RandomResizedCrop draws it."""
+    """Top, left, height and width of a random crop, sampled as torchvision's RandomResizedCrop does."""
     for _ in range(TRIES):
         area = height * width * chance.uniform(*scale)
         aspect = math.exp(chance.uniform(math.log(ASPECT[0]), math.log(ASPECT[1])))

@@ -1,4 +1,4 @@
-"""A frozen CLIP: its geometry, its two split towers, its preprocessing and the identity of its weights."""
+"""`FrozenClip`: a CLIP model that is never trained, with its two towers, preprocessing, sizes and weight hash."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from dear.backbone.vision import VisionTower
 
 
 def short_name(backbone: str) -> str:
-    """A backbone's name without the folders of the machine that it lies on."""
+    """A backbone's name without the local path in front of it."""
     return backbone.rstrip("/").rpartition("/")[2] if backbone.startswith("local-dir:") else backbone
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The sizes of a CLIP that decide what fits it."""
+    """The sizes of a CLIP; an adapter fits only a CLIP with the same sizes."""
 
     image_size: int
     patch_size: int
@@ -42,12 +42,12 @@ class Geometry:
     quick_gelu: bool
 
     def as_dict(self) -> dict[str, int | bool]:
-        """The sizes by name."""
+        """The sizes as a dictionary."""
         return asdict(self)
 
 
 class FrozenClip(nn.Module):
-    """A CLIP whose weights never change and which never leaves evaluation mode. Made by `dear.load_clip`."""
+    """A CLIP with fixed weights, always in evaluation mode. Created by `dear.load_clip`."""
 
     def __init__(
         self,
@@ -71,10 +71,10 @@ class FrozenClip(nn.Module):
         self.pretrained = pretrained
         self.precision = precision
         self.seed = seed
-        """What random weights were drawn from, or None."""
+        """Seed of random weights; None for pretrained weights."""
         self.geometry = geometry
         self.temperature = float(model.logit_scale.detach().exp())
-        """τ: what cosines are multiplied by."""
+        """τ, the factor that cosine similarities are multiplied by."""
         self.weights_sha256 = weights_sha256
         self.preprocess_train = preprocess_train
         self.preprocess_eval = preprocess_eval
@@ -85,47 +85,47 @@ class FrozenClip(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         device: torch.device = self.model.logit_scale.device
         return device
 
     @torch.no_grad()
     def stock_feature(self, images: Tensor) -> Tensor:
-        """OpenCLIP's own image features, unnormalised, in fp32: (B, embed_dim)."""
+        """Image features by OpenCLIP's own code, unnormalised, in fp32: (B, embed_dim)."""
         self.vision.check(images)
         feature: Tensor = wide(self.model.encode_image(images.to(self.vision.dtype)))
         return feature
 
     def encode_image(self, images: Tensor) -> Tensor:
-        """OpenCLIP's own image features, normalised in fp32: (B, embed_dim)."""
+        """Image features by OpenCLIP's own code, normalised, in fp32: (B, embed_dim)."""
         return F.normalize(self.stock_feature(images), dim=-1)
 
     def frozen(self, images: Tensor, names: Sequence[str]) -> States:
-        """What never changes of preprocessed images, by names of the list in `dear.backbone.frozen`."""
+        """Named tensors of preprocessed images; the names are listed in `dear.backbone.frozen`."""
         return frozen(self.vision, images, names)
 
     def complete(self, known: Mapping[str, Tensor], names: Sequence[str]) -> States:
-        """The same from quantities that are known already."""
+        """Like `frozen`, but starts from tensors that have been computed already."""
         return complete(self.vision, known, names)
 
     @torch.no_grad()
     def encode_text(self, prompts: Sequence[str]) -> Tensor:
-        """OpenCLIP's own text features, normalised in fp32: (C, embed_dim)."""
+        """Text features by OpenCLIP's own code, normalised, in fp32: (C, embed_dim)."""
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-        self.text.tokenize(prompts)  # refuses what would be cut
+        self.text.tokenize(prompts)  # raises for prompts that would be truncated
         ids = self.tokenizer(prompts).to(self.device)
         return F.normalize(wide(self.model.encode_text(ids)), dim=-1)
 
     def requires_grad_(self, requires_grad: bool = True) -> FrozenClip:
-        """Stay frozen."""
+        """Do nothing: the weights stay frozen."""
         return super().requires_grad_(False)
 
     def train(self, mode: bool = True) -> FrozenClip:
-        """Stay in evaluation mode: a frozen model drops no patches and learns nothing."""
+        """Do nothing: the model stays in evaluation mode."""
         return super().train(False)
 
     def __repr__(self) -> str:
-        """One line instead of CLIP's hundreds."""
+        """One line instead of the module tree."""
         return f"FrozenClip({self.name!r}, {self.pretrained!r}, {self.precision}, sha256={self.weights_sha256[:12]}…)"
 
 

@@ -1,13 +1,14 @@
-"""What a frozen CLIP makes of images and never changes, by name, so that it is computed once and may be kept.
+"""Named image tensors of the frozen CLIP. They do not depend on training, so they are computed once and cached.
 
-The names form a closed list:
+These names exist:
   rows@J         (N, D)   input of image layer J; rows@0 comes before the input norm
   feature        (E,)     the image feature, unnormalised
   projected      (N, E)   all rows after the last layer, through final norm and projection
   cls_attention  (N,)     attention of the [CLS] row in the last layer, mean over its heads
-  terms:GROUPS   (G+1, E) what groups of heads add to the unit feature, then everything else; GROUPS as "9.0,9.3;10.1"
-Two prefixes make further names: plain:NAME is NAME of the image without augmentation, COMPANION:image the image feature
-of a method's companion; both are resolved by whoever has the image or the companion.
+  terms:GROUPS   (G+1, E) contribution of each group of heads to the unit feature, then of all other parts together;
+                          GROUPS is written LAYER.HEAD, as in "9.0,9.3;10.1"
+Two prefixes make further names. plain:NAME is NAME of the image without augmentation. COMPANION:image is the image
+feature of a method's companion model. `Model.states` computes both.
 """
 
 from __future__ import annotations
@@ -30,31 +31,31 @@ _ROWS = re.compile(r"rows@(\d+)")
 
 def layer_named(name: str) -> int | None:
     """J of "rows@J", or None for other names."""
-    found = _ROWS.fullmatch(name)
-    return int(found.group(1)) if found else None
+    match = _ROWS.fullmatch(name)
+    return int(match.group(1)) if match else None
 
 
 def check_names(vision: VisionTower, names: Sequence[str]) -> None:
-    """Refuse names that are not in the list."""
+    """Raise `ConfigError` for a name that is not in the list above."""
     for name in names:
         layer = layer_named(name)
         known = name in ("feature", "projected", "cls_attention") or name.startswith(TERMS)
         if not known and (layer is None or layer > vision.depth):
-            raise ConfigError(f"There is no frozen quantity {name!r} in an image tower of {vision.depth} layers.")
+            raise ConfigError(f"An image tower of {vision.depth} layers has no tensor {name!r}.")
         if name.startswith(TERMS):
             check_heads(vision, parse_groups(name.removeprefix(TERMS)))
 
 
 def check_heads(vision: VisionTower, groups: Sequence[Sequence[tuple[int, int]]]) -> None:
-    """Refuse heads (layer, head) that the tower does not have."""
+    """Raise `ConfigError` for a head (layer, head) that the tower does not have."""
     layers = vision.layers
-    for layer, head in (place for group in groups for place in group):
+    for layer, head in (pair for group in groups for pair in group):
         if not (1 <= layer <= len(layers) and 0 <= head < layers[layer - 1].heads):
-            raise ConfigError(f"There is no head {layer}.{head} in an image tower of {vision.depth} layers.")
+            raise ConfigError(f"An image tower of {vision.depth} layers has no head {layer}.{head}.")
 
 
 def shape_of(vision: VisionTower, name: str) -> tuple[int, ...]:
-    """Shape of a quantity for one image."""
+    """Shape of a named tensor for one image."""
     check_names(vision, [name])
     embed = vision.projection.shape[1]
     if name == "feature":
@@ -70,34 +71,36 @@ def shape_of(vision: VisionTower, name: str) -> tuple[int, ...]:
 
 @torch.no_grad()
 def frozen(vision: VisionTower, images: Tensor, names: Sequence[str]) -> States:
-    """The quantities `names` of preprocessed images, in one pass."""
+    """The tensors `names` of preprocessed images, computed in one pass."""
     vision.check(images)
     return complete(vision, {"rows@0": vision.embed(images)}, names)
 
 
 @torch.no_grad()
 def complete(vision: VisionTower, known: Mapping[str, Tensor], names: Sequence[str]) -> States:
-    """The quantities `names`, those that are missing computed from the nearest rows that are known."""
+    """The tensors `names`; missing ones are computed from the nearest known `rows@J`."""
     check_names(vision, names)
-    found = dict(known)
-    for layer in sorted(layer for name in names if (layer := layer_named(name)) is not None and name not in found):
-        found[f"rows@{layer}"] = _rows(vision, found, layer)
-    if "feature" in names and "feature" not in found and not {"projected", "cls_attention"} & set(names):
-        start = _nearest(found, vision.depth)
-        found["feature"] = vision.read(vision.run(_rows(vision, found, max(start, 1)), max(start, 1), read=[0])[:, 0])
-    if any(name not in found for name in names if name in ("feature", "projected", "cls_attention")):
-        before = _rows(vision, found, vision.depth)
+    tensors = dict(known)
+    for layer in sorted(layer for name in names if (layer := layer_named(name)) is not None and name not in tensors):
+        tensors[f"rows@{layer}"] = _rows(vision, tensors, layer)
+    if "feature" in names and "feature" not in tensors and not {"projected", "cls_attention"} & set(names):
+        start = _nearest(tensors, vision.depth)
+        tensors["feature"] = vision.read(
+            vision.run(_rows(vision, tensors, max(start, 1)), max(start, 1), read=[0])[:, 0]
+        )
+    if any(name not in tensors for name in names if name in ("feature", "projected", "cls_attention")):
+        before = _rows(vision, tensors, vision.depth)
         projected = vision.read(vision.run(before, vision.depth))
         weights = vision.layers[-1].weights(before, before[:, :1])[:, :, 0].mean(1)
-        found = {"projected": projected, "feature": projected[:, 0], "cls_attention": weights, **found}
-    for name in (name for name in names if name.startswith(TERMS) and name not in found):
-        found[name] = group_terms(vision, _rows(vision, found, 1), parse_groups(name.removeprefix(TERMS)))
-    return {name: found[name] for name in names}
+        tensors = {"projected": projected, "feature": projected[:, 0], "cls_attention": weights, **tensors}
+    for name in (name for name in names if name.startswith(TERMS) and name not in tensors):
+        tensors[name] = group_terms(vision, _rows(vision, tensors, 1), parse_groups(name.removeprefix(TERMS)))
+    return {name: tensors[name] for name in names}
 
 
-def _rows(vision: VisionTower, found: Mapping[str, Tensor], layer: int) -> Tensor:
-    start = _nearest(found, layer)
-    x = found[f"rows@{start}"].to(vision.dtype)
+def _rows(vision: VisionTower, tensors: Mapping[str, Tensor], layer: int) -> Tensor:
+    start = _nearest(tensors, layer)
+    x = tensors[f"rows@{start}"].to(vision.dtype)
     if start == layer:
         return x
     if start == 0:
@@ -105,8 +108,10 @@ def _rows(vision: VisionTower, found: Mapping[str, Tensor], layer: int) -> Tenso
     return vision.run(x, start, layer - 1)
 
 
-def _nearest(found: Mapping[str, Tensor], layer: int) -> int:
-    known = [n for name in found if (n := layer_named(name)) is not None and n <= layer]
+def _nearest(tensors: Mapping[str, Tensor], layer: int) -> int:
+    known = [n for name in tensors if (n := layer_named(name)) is not None and n <= layer]
     if not known:
-        raise ConfigError(f"The input of image layer {layer} cannot be computed from {', '.join(found) or 'nothing'}.")
+        raise ConfigError(
+            f"The input of image layer {layer} cannot be computed from {', '.join(tensors) or 'nothing'}."
+        )
     return max(known)

@@ -1,8 +1,8 @@
-"""How much each head, each MLP and the start contribute to an image's CLIP embedding, in one forward pass.
+"""Contribution of every attention head, every MLP and the input to an image's CLIP embedding, in one forward pass.
 
-The final [CLS] state is a sum: what enters the first layer, plus what every head and every MLP adds to it. The final
-norm is linearised per image (its scale applied to each term, its mean and bias shared out evenly), so the terms,
-projected and divided by the embedding's norm, sum exactly to the unit-length embedding.
+The final [CLS] state is a sum: the input of the first layer, plus the output of every head and every MLP. The final
+norm is linearised per image: its scale is applied to each term, its mean and bias are divided evenly among the terms.
+The projected terms, divided by the embedding's norm, therefore sum exactly to the unit-length embedding.
 
 Shapes: B images, L layers, H heads, D width, E joint embedding, X = 1 + L + L*H terms, G groups of heads.
 """
@@ -34,7 +34,7 @@ class Contributions:
         return self.embedding_BE + self.mlps_BLE.sum(1) + self.heads_BLHE.sum((1, 2))
 
     def grouped(self, groups: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
-        """(B, G + 1, E): the sum of each group of (layer, head), then everything else."""
+        """(B, G + 1, E): the sum of each group of heads (layer, head), then the sum of all other terms."""
         sums = [self.heads_BLHE[:, [n - 1 for n, _ in group], [h for _, h in group]].sum(1) for group in groups]
         stacked_BGE = torch.stack(sums, dim=1)
         return torch.cat([stacked_BGE, (self.total() - stacked_BGE.sum(1))[:, None]], dim=1)
@@ -42,10 +42,10 @@ class Contributions:
 
 @torch.no_grad()
 def contributions(vision: VisionTower, rows_BND: Tensor) -> Contributions:
-    """Run the image tower once from `rows@1`, noting what each part adds to the [CLS] row."""
+    """Run the image tower once from `rows@1` and record what each head and MLP adds to the [CLS] row."""
     heads: list[Tensor] = []
     mlps: list[Tensor] = []
-    layers = noting(vision.layers, heads, mlps)
+    layers = recording(vision.layers, heads, mlps)
     final_BD = vision.run(rows_BND, layers=layers, read=[0])[:, 0]
     terms_BXD = torch.cat([rows_BND[:, :1], torch.stack(mlps, 1), torch.cat(heads, 1)], dim=1)
     terms_BXE = _project(vision, final_BD, terms_BXD)
@@ -59,14 +59,17 @@ def contributions(vision: VisionTower, rows_BND: Tensor) -> Contributions:
 
 @torch.no_grad()
 def group_terms(vision: VisionTower, rows_BND: Tensor, groups: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
-    """(B, G + 1, E): what each group of (layer, head) adds to the unit embedding, then everything else.
+    """(B, G + 1, E): contribution of each group of heads (layer, head) to the unit embedding, then of all other parts.
 
-    The same as `contributions(…).grouped(groups)`, but a group's heads are added before anything is projected, and what
-    nobody asked for is the difference: it costs little more than the embedding itself.
+    Equal to `contributions(…).grouped(groups)`, but much cheaper: the heads of a group are summed before projection,
+    and the last term is the difference to the embedding.
     """
     gathered: dict[int, Tensor] = {}
     wanted = {layer for group in groups for layer, _ in group}
-    layers = [_keeping(layer, n, gathered) if n in wanted else layer for n, layer in enumerate(vision.layers, start=1)]
+    layers = [
+        _recording_gathered(layer, n, gathered) if n in wanted else layer
+        for n, layer in enumerate(vision.layers, start=1)
+    ]
     final_BD = wide(vision.run(rows_BND, layers=layers, read=[0])[:, 0])
     sums_BGD = final_BD.new_zeros(final_BD.shape[0], len(groups), final_BD.shape[1])
     for number, first_BD in gathered.items():
@@ -84,30 +87,30 @@ def group_terms(vision: VisionTower, rows_BND: Tensor, groups: Sequence[Sequence
 
 
 def parse_groups(text: str) -> list[list[tuple[int, int]]]:
-    """Groups of heads from their name: "9.0,9.3;10.1" is two groups of (layer, head)."""
+    """Parse groups of heads: "9.0,9.3;10.1" is two groups of (layer, head)."""
     try:
-        groups = [[_place(head) for head in group.split(",")] for group in text.split(";")]
+        groups = [[_parse_head(head) for head in group.split(",")] for group in text.split(";")]
     except ValueError:
         raise ConfigError(f"{text!r} does not name groups of heads: write LAYER.HEAD, as in '9.0,9.3;10.1'.") from None
     return groups
 
 
 def name_groups(groups: Sequence[Sequence[tuple[int, int]]]) -> str:
-    """The name that `parse_groups` reads."""
+    """Write groups of heads as text that `parse_groups` reads."""
     return ";".join(",".join(f"{layer}.{head}" for layer, head in group) for group in groups)
 
 
-def _place(text: str) -> tuple[int, int]:
+def _parse_head(text: str) -> tuple[int, int]:
     layer, head = text.split(".")
     return int(layer), int(head)
 
 
-def noting(layers: Sequence[Layer], heads: list[Tensor], mlps: list[Tensor]) -> list[Layer]:
-    """The same layers, noting what their heads (B, H, D) and their MLPs (B, D) add to the first row."""
-    return [_noting(layer, heads, mlps) for layer in layers]
+def recording(layers: Sequence[Layer], heads: list[Tensor], mlps: list[Tensor]) -> list[Layer]:
+    """Layers that append what their heads (B, H, D) and their MLPs (B, D) add to the first row to two lists."""
+    return [_recording(layer, heads, mlps) for layer in layers]
 
 
-def _noting(layer: Layer, heads: list[Tensor], mlps: list[Tensor]) -> Layer:
+def _recording(layer: Layer, heads: list[Tensor], mlps: list[Tensor]) -> Layer:
     def out(joined_BQD: Tensor) -> Tensor:
         first_BD = joined_BQD[:, 0]
         gathered_BHE = first_BD.reshape(first_BD.shape[0], layer.heads, -1)
@@ -122,8 +125,8 @@ def _noting(layer: Layer, heads: list[Tensor], mlps: list[Tensor]) -> Layer:
     return replace(layer, out=out, post2=post2)
 
 
-def _keeping(layer: Layer, number: int, gathered: dict[int, Tensor]) -> Layer:
-    """The same layer, keeping what its heads gather for the first row, (B, D), side by side."""
+def _recording_gathered(layer: Layer, number: int, gathered: dict[int, Tensor]) -> Layer:
+    """A layer that stores the concatenated outputs of its heads for the first row, (B, D), under its number."""
 
     def out(joined_BQD: Tensor) -> Tensor:
         gathered[number] = joined_BQD[:, 0]
@@ -133,7 +136,7 @@ def _keeping(layer: Layer, number: int, gathered: dict[int, Tensor]) -> Layer:
 
 
 def _chosen_terms(layer: Layer, gathered_BD: Tensor, chosen_GH: Tensor) -> Tensor:
-    """What chosen heads of a layer add to a row together, (B, G, D)."""
+    """Sum of what the chosen heads of a layer add to a row, (B, G, D)."""
     out = layer.out
     assert isinstance(out, nn.Linear)
     used = chosen_GH.any(1).nonzero()[:, 0]
@@ -145,7 +148,7 @@ def _chosen_terms(layer: Layer, gathered_BD: Tensor, chosen_GH: Tensor) -> Tenso
 
 
 def _head_terms(layer: Layer, gathered_BHE: Tensor) -> Tensor:
-    """What each head adds to a row, (B, H, D), before `post1`; the output bias is shared out over the heads."""
+    """What each head adds to a row, (B, H, D), before `post1`; the output bias is divided evenly among the heads."""
     out = layer.out
     assert isinstance(out, nn.Linear)
     weight_DHE = out.weight.view(out.weight.shape[0], layer.heads, -1)
@@ -156,9 +159,9 @@ def _head_terms(layer: Layer, gathered_BHE: Tensor) -> Tensor:
 def _project(
     vision: VisionTower, final_BD: Tensor, terms_BXD: Tensor, shares_X1: Tensor | float | None = None
 ) -> Tensor:
-    """Share the final norm out over the terms, project them and divide by the norm of the projected embedding.
+    """Apply the linearised final norm to the terms, project them and divide by the norm of the projected embedding.
 
-    `shares_X1` says which part of the norm's mean and bias a term takes; by default each takes the same.
+    `shares_X1` is the fraction of the norm's mean and bias that each term takes; by default all are equal.
     """
     norm = vision.final_norm
     final_BD, terms_BXD = wide(final_BD), wide(terms_BXD)

@@ -1,4 +1,4 @@
-"""Asking the model hub: once and briefly, so that nobody waits for an answer that does not come."""
+"""A quick check that the model hub answers, made once before a download, so that nobody waits for a timeout."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from dear.errors import HubError, backbone, option
 from dear.progress.stages import logger
 
 WHOLE = ("open_clip_config.json", "open_clip_model.safetensors")
-"""What a folder needs to be used as local-dir:FOLDER."""
+"""Files that a folder needs for use as local-dir:FOLDER."""
 PATIENCE = 3.0
 """Seconds to wait for the hub's first answer."""
 
 
 def ask(repository: str, files: Sequence[str], name: str) -> None:
-    """Refuse what would have to be downloaded if the hub does not answer; any answer of the hub's will do.
+    """Raise `HubError` if files have to be downloaded and the hub does not answer; any answer is accepted.
 
-    The question is a plain one, without the hub's own headers: to make those, its library asks the hub something first.
-    What a refusal means is found out by whoever downloads.
+    The request is sent without the hub library's headers, because building those headers sends a request of its own.
+    If the hub refuses, the download itself reports why.
     """
     weights = {files[-1], *(["open_clip_pytorch_model.bin"] if files == WHOLE else [])}
     if any(isinstance(try_to_load_from_cache(repository, file), str) for file in weights):
         return
     try:
         answer = get_session().head(hf_hub_url(repository, files[-1]), timeout=PATIENCE)
-    except Exception as error:  # the libraries below raise many kinds of errors over a network that is not there
+    except Exception as error:  # without a network, the libraries raise many kinds of errors
         raise HubError(out_of_reach(name, repository, files)) from error
     size = answer.headers.get("x-linked-size", "")
-    told = f", {int(size) / 1e6:.0f} MB" if size.isdecimal() else ""
-    logger.info("downloading %s from huggingface.co/%s%s", name, repository, told)
+    download_size = f", {int(size) / 1e6:.0f} MB" if size.isdecimal() else ""
+    logger.info("downloading %s from huggingface.co/%s%s", name, repository, download_size)
 
 
 def out_of_reach(name: str, repository: str, files: Sequence[str]) -> str:
-    """What to do if the hub cannot be reached, in one sentence."""
+    """The error message, one sentence, for a hub that cannot be reached."""
     if not repository:
         return f"{name} has to be downloaded and the hub cannot be reached: check the network."
     fetch = " and ".join(files)

@@ -1,8 +1,8 @@
-"""One transformer layer of a frozen tower in a normal form, and the only code that knows how its attention is stored.
+"""`Layer`: one transformer layer in a common form. The only code that knows how open_clip stores its attention.
 
-A layer is x + post1(out(heads(pre1 x))), then x + post2(mlp(pre2 x)), plus an optional term parallel to both. A method
-changes a layer by replacing parts of it (`dataclasses.replace`): LoRA replaces `project`, a parallel adapter sets
-`side`, own copies of weights are layers of other modules.
+A layer is x + post1(out(heads(pre1 x))), then x + post2(mlp(pre2 x)), plus an optional term parallel to both.
+A method changes a layer by replacing parts of it (`dataclasses.replace`): LoRA replaces `project`, a parallel adapter
+sets `side`. A method that trains copies of the weights makes layers of the copied modules.
 
 Shapes: B sequences, L rows (keys), S rows before them, Q query rows, D width, H heads, E = D / H.
 """
@@ -24,21 +24,21 @@ Part = Callable[[Tensor], Tensor]
 
 
 class Projection(Protocol):
-    """Queries, keys and values of rows; `which` is "qkv", "q" or "kv"."""
+    """Computes queries, keys and values of rows; `which` is "qkv", "q" or "kv"."""
 
     def __call__(self, x: Tensor, which: str) -> tuple[Tensor, ...]:
-        """One tensor per letter of `which`."""
+        """Return one tensor per letter of `which`."""
         ...
 
 
 def same(x: Tensor) -> Tensor:
-    """The part of a layer that is not there."""
+    """Identity, in place of a part that a layer does not have."""
     return x
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A view of a layer: it holds modules and functions of them, never tensors, so it cannot go stale."""
+    """A view of a layer. It refers to modules and functions, never to tensors, so it uses the current weights."""
 
     heads: int
     project: Projection
@@ -49,9 +49,9 @@ class Layer:
     post1: Part = same
     post2: Part = same
     side: Part | None = None
-    """A term parallel to the whole layer, of the rows after `pre1`."""
+    """A term parallel to the whole layer, computed from the rows after `pre1`."""
     by_row: bool = True
-    """Whether all parts treat each row for itself; False if one looks at places, as the masks of dropout do."""
+    """Whether all parts treat each row independently; False if one depends on positions, as dropout masks do."""
 
     def attend(
         self,
@@ -62,10 +62,10 @@ class Layer:
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
-        """What each head gathers for each query row, (B, H, Q, E); all rows are queries unless some are given.
+        """Attention output of each head for each query row, (B, H, Q, E); by default all rows are queries.
 
-        `past` (G, S, D) holds rows before those of `x_BLD` that are keys only, each for B / G sequences. `mask` is
-        boolean, broadcastable to (B, H, Q, S + L), True where a query may see a key.
+        `past` (G, S, D) are rows before those of `x_BLD` that serve as keys only, each for B / G sequences. `mask` is
+        boolean, broadcastable to (B, H, Q, S + L), True where a query may attend to a key.
         """
         keys = self.pre1(x_BLD)
         if queries is None:
@@ -99,9 +99,9 @@ class Layer:
         return self._after(rows, gathered.transpose(1, 2).flatten(2))
 
     def run_packed(self, x_ND: Tensor, packing: Packing, *, past: Tensor, ends: bool = False) -> Tensor:
-        """The layer's output, causal, for packed rows (N, D), or for the end rows alone (B, D), in the line's order.
+        """The layer's causal output for packed rows (N, D), or only for the end rows (B, D), in packed order.
 
-        `past` as for `attend`; only if all parts go `by_row`.
+        `past` is as in `attend`. All parts of the layer must be `by_row`.
         """
         rows, normed = x_ND, self.pre1(x_ND)
         if ends:
@@ -118,12 +118,12 @@ class Layer:
                 own = [torch.cat([_of(a, of_C), b], dim=1) for a, b in zip(old, own, strict=True)]
             mask = packing.mask(one, past.shape[1], ends)
             split_q, split_k, split_v = map(self._split, (queries, *own))
-            found = F.scaled_dot_product_attention(split_q, split_k, split_v, attn_mask=mask)
-            gathered.append(found.transpose(1, 2).flatten(0, 1).flatten(1))
+            attended = F.scaled_dot_product_attention(split_q, split_k, split_v, attn_mask=mask)
+            gathered.append(attended.transpose(1, 2).flatten(0, 1).flatten(1))
         return self._after(rows, torch.cat(gathered))
 
     def _after(self, rows: Tensor, gathered: Tensor) -> Tensor:
-        """The layer's output for rows, from what their heads gathered."""
+        """The layer's output for rows, from the attention output of their heads."""
         y = rows + self.post1(self.out(gathered))
         y = y + self.post2(self.mlp(self.pre2(y)))
         return y if self.side is None else y + self.side(self.pre1(rows))
@@ -133,7 +133,7 @@ class Layer:
 
 
 def layer_of(block: Any) -> Layer:
-    """The normal form of an open_clip residual block."""
+    """The `Layer` of an open_clip residual block."""
     attention = block.attn
 
     def project(x: Tensor, which: str) -> tuple[Tensor, ...]:
@@ -155,14 +155,14 @@ def layer_of(block: Any) -> Layer:
 
 
 def _each(shared: Tensor, own: Tensor) -> Tensor:
-    """One row of what several sequences share for each of them."""
+    """Repeat rows that several sequences share, once per sequence."""
     if shared.shape[0] == 1:
         return shared.expand(own.shape[0], -1, -1)
     return shared.repeat_interleave(own.shape[0] // shared.shape[0], dim=0)
 
 
 def _of(shared: Tensor, owner_C: Tensor) -> Tensor:
-    """What several sequences share, for those that belong to `owner_C`."""
+    """Rows that several sequences share, selected by the group `owner_C` of each sequence."""
     if shared.shape[0] == 1:
         return shared.expand(owner_C.shape[0], -1, -1)
     return shared.index_select(0, owner_C)

@@ -1,4 +1,8 @@
-"""Load a CLIP by OpenCLIP's names, or say what to type instead. Only this file imports open_clip."""
+"""Load a frozen CLIP by its OpenCLIP name, from a folder or from the model hub.
+
+Besides this module, `backbone.safety` and `world.clip` import open_clip: the first to check configurations, the second
+to build the CLIP of the synthetic world. Nothing else does.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +54,12 @@ def load_clip(
     Args:
         name: an OpenCLIP name ("ViT-B-16-quickgelu"), "hf-hub:org/repo", "local-dir:path",
             or "world", the small CLIP that ships with this package.
-        pretrained: a tag ("openai"), a path to a checkpoint, or "random" for random weights drawn from `seed`.
-            Folders and hub repositories bring their own weights: leave it out.
+        pretrained: a tag ("openai"), the path of a checkpoint, or "random" for random weights.
+            Leave it out for folders and hub repositories, which contain their own weights.
         device: where to put the model.
-        precision: type of the frozen weights; what is trained on top stays fp32.
-        seed: decides the random weights, if they are asked for.
-        allow_pickled: read weights of a folder or file that is no safetensors file (tensors only, never code).
+        precision: type of the frozen weights; trained parameters stay fp32.
+        seed: seed of the random weights.
+        allow_pickled: also read weights that are not in a safetensors file (tensors only, never code).
     """
     pretrained = str(pretrained) if isinstance(pretrained, Path) else pretrained
     home = _check_arguments(name, pretrained, device, precision, seed)
@@ -98,16 +102,16 @@ def load_clip(
 
 def list_backbones() -> dict[str, tuple[str, ...]]:
     """Backbones that can be adapted, with the tags of their weights: those of this package, then OpenCLIP's."""
-    found: dict[str, tuple[str, ...]] = dict.fromkeys(_shipped(), ())
+    names: dict[str, tuple[str, ...]] = dict.fromkeys(_shipped(), ())
     for name in open_clip.list_models():
         config = open_clip.get_model_config(name)
         if unsupported(config) is None and (tags := _fitting_tags(name, config)):
-            found[name] = tuple(tags)
-    return found
+            names[name] = tuple(tags)
+    return names
 
 
 def _check_arguments(name: object, pretrained: object, device: Any, precision: object, seed: object) -> torch.device:
-    """Refuse what cannot be meant, before anything large is built; return the device."""
+    """Raise `BackboneError` for invalid arguments before anything large is built; return the device."""
     if not isinstance(name, str) or not name.strip():
         raise BackboneError(f"The backbone is {name!r}: give its name, such as {backbone(*SUGGESTION)}.")
     if pretrained is not None and not isinstance(pretrained, str):
@@ -129,10 +133,10 @@ def _check_arguments(name: object, pretrained: object, device: Any, precision: o
 
 
 def _resolve_name(name: str) -> str:
-    """Normalise a name as open_clip does ("ViT-B/16" is "ViT-B-16"), refusing unknown ones with the nearest."""
+    """Normalise a name as open_clip does ("ViT-B/16" is "ViT-B-16"); for an unknown name, suggest similar ones."""
     if name.startswith(("local-dir:", "hf-hub:")):
         if not name.split(":", 1)[1]:
-            raise BackboneError(f"{name!r} names nothing: write local-dir:FOLDER or hf-hub:ORGANISATION/REPOSITORY.")
+            raise BackboneError(f"{name!r} is incomplete: write local-dir:FOLDER or hf-hub:ORGANISATION/REPOSITORY.")
         return name
     known: list[str] = [*_shipped(), *open_clip.list_models()]
     by_lower = {model.lower(): model for model in known}
@@ -146,19 +150,19 @@ def _resolve_name(name: str) -> str:
 
 
 def _shipped() -> dict[str, Path]:
-    """Backbones that come with this package: folders in open_clip's format, by name."""
+    """Backbones that are part of this package: folders in open_clip's format, by name."""
     assets = Path(str(resources.files("dear"))) / "assets"
     return {config.parent.name: config.parent for config in sorted(assets.glob("*/open_clip_config.json"))}
 
 
 def _source(name: str) -> str:
-    """Where open_clip finds a backbone."""
+    """The name under which open_clip finds a backbone."""
     shipped = _shipped()
     return f"local-dir:{shipped[name]}" if name in shipped else name
 
 
 def _read_config(name: str) -> dict[str, Any]:
-    """The model's configuration, before anything large is built or downloaded."""
+    """Read the model's configuration, before anything large is built or downloaded."""
     if name.startswith("local-dir:"):
         path = Path(name.removeprefix("local-dir:")) / "open_clip_config.json"
         try:
@@ -184,20 +188,20 @@ def _read_config(name: str) -> dict[str, Any]:
 
 
 def _fitting_tags(name: str, config: dict[str, Any]) -> list[str]:
-    """Tags of the weights that were trained with the model's own activation."""
+    """Tags of the weights that were trained with the same activation function as the model's."""
     tags, quick_gelu = open_clip.list_pretrained_tags_by_model(name), bool(config.get("quick_gelu"))
     return [tag for tag in tags if bool(get_pretrained_cfg(name, tag).get("quick_gelu")) == quick_gelu]
 
 
 def _has_quick_twin(name: str) -> bool:
-    """Whether OpenAI's weights, which most people mean, belong to another name."""
+    """Whether OpenAI's weights, the most common choice, need the name with "-quickgelu"."""
     return SUGGESTION[1] in open_clip.list_pretrained_tags_by_model(f"{name}-quickgelu")
 
 
 def _check_weights_named(name: str, pretrained: str | None, config: dict[str, Any]) -> None:
     if name.startswith(("local-dir:", "hf-hub:")):
         if pretrained not in (None, RANDOM):
-            raise BackboneError(f"{name} brings its own weights: leave {option(pretrained=pretrained)} out.")
+            raise BackboneError(f"{name} contains its own weights: leave {option(pretrained=pretrained)} out.")
         return
     quick_gelu = bool(config.get("quick_gelu"))
     tags = open_clip.list_pretrained_tags_by_model(name)
@@ -207,7 +211,7 @@ def _check_weights_named(name: str, pretrained: str | None, config: dict[str, An
         example = option(pretrained=first[0] if first else "CHECKPOINT")
         other = f", or {backbone(f'{name}-quickgelu', SUGGESTION[1])} for OpenAI's" if _has_quick_twin(name) else ""
         random = option(pretrained=RANDOM)
-        raise BackboneError(f"{name} needs weights: give {example}{other}, or {random} to ask for random ones.")
+        raise BackboneError(f"{name} needs weights: give {example}{other}, or {random} for random weights.")
     if pretrained == RANDOM or is_file(pretrained):
         return
     tag = get_pretrained_cfg(name, pretrained)
@@ -218,26 +222,26 @@ def _check_weights_named(name: str, pretrained: str | None, config: dict[str, An
     if bool(tag.get("quick_gelu")) != quick_gelu:
         other = name.removesuffix("-quickgelu") if quick_gelu else f"{name}-quickgelu"
         raise BackboneError(
-            f"{name} with {pretrained!r} weights would silently lose accuracy, as they were trained "
+            f"{name} with {pretrained!r} weights would silently lose accuracy, because they were trained "
             f"{'without' if quick_gelu else 'with'} QuickGELU: use {backbone(other, pretrained)}."
         )
 
 
 def _check_weights(source: str, pretrained: str | None, *, allow_pickled: bool) -> None:
-    """Refuse weights from elsewhere that can hold code; those that open_clip names itself are trusted."""
+    """Refuse third-party weights in a format that can contain code; weights that open_clip lists are trusted."""
     _ask_hub(source, pretrained)
     if source.startswith("local-dir:"):
         check_weights(Path(source.removeprefix("local-dir:")), allow_pickled=allow_pickled)
     elif source.startswith("hf-hub:"):
         with _quiet_open_clip(), _one_sentence(source):
-            path = download_pretrained_from_hf(source.removeprefix("hf-hub:"))  # what open_clip will read
+            path = download_pretrained_from_hf(source.removeprefix("hf-hub:"))  # the file that open_clip will read
         check_weights_file(Path(path), allow_pickled=allow_pickled)
     elif pretrained is not None and is_file(pretrained):
         check_weights_file(Path(pretrained), allow_pickled=allow_pickled)
 
 
-def _at_the_hub(name: str, pretrained: str | None) -> tuple[str, tuple[str, ...]]:
-    """The repository and the files of a backbone; "" and none if it does not come from the hub."""
+def _hub_files(name: str, pretrained: str | None) -> tuple[str, tuple[str, ...]]:
+    """The hub repository and the files of a backbone; "" and () if it is not on the hub."""
     if name.startswith("hf-hub:"):
         return name.removeprefix("hf-hub:"), WHOLE
     if name.startswith("local-dir:") or pretrained is None or is_file(pretrained):
@@ -247,14 +251,14 @@ def _at_the_hub(name: str, pretrained: str | None) -> tuple[str, tuple[str, ...]
 
 
 def _ask_hub(name: str, pretrained: str | None) -> None:
-    """Ask once and briefly for what has to be downloaded; without an answer, say so before anything is built."""
-    repository, files = _at_the_hub(name, pretrained)
+    """Check once that the hub answers if files have to be downloaded, before anything is built."""
+    repository, files = _hub_files(name, pretrained)
     if repository:
         ask(repository, files, f"{name} ({pretrained})" if pretrained else name)
 
 
 def _create(name: str, pretrained: str | None, seed: int) -> Any:
-    """Build the model in fp32 on the CPU with the weights that were asked for."""
+    """Build the model in fp32 on the CPU with the requested weights."""
     with torch.random.fork_rng(devices=[]), _quiet_open_clip(), _one_sentence(name, pretrained):
         torch.manual_seed(seed)
         random = pretrained == RANDOM
@@ -268,7 +272,7 @@ def _create(name: str, pretrained: str | None, seed: int) -> Any:
 
 
 def _cast(model: Any, dtype: torch.dtype) -> None:
-    """Hold the weights in a lower precision; layer norms still compute in fp32 and the temperature keeps its digits."""
+    """Convert the weights to a lower precision; layer norms and the temperature stay in fp32."""
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             module.__class__ = LayerNormFp32
@@ -298,9 +302,9 @@ def _geometry(model: Any, config: dict[str, Any]) -> Geometry:
 
 
 def _tokenizer(name: str, vocab_size: int, *, uses_hub: bool) -> Callable[..., Tensor]:
-    """The tokenizer that belongs to the weights; a folder may bring its own merges (`bpe_merges.txt.gz`).
+    """The tokenizer that belongs to the weights; a folder may contain its own merges (`bpe_merges.txt.gz`).
 
-    One from a hub never runs code of its own, nor asks whether it may.
+    A tokenizer from the hub never runs code of its own, and the user is never asked to allow that.
     """
     merges = Path(name.removeprefix("local-dir:")) / MERGES_FILE
     own: dict[str, Any] = {"trust_remote_code": False} if uses_hub else {}
@@ -309,12 +313,14 @@ def _tokenizer(name: str, vocab_size: int, *, uses_hub: bool) -> Callable[..., T
     with _quiet_open_clip(), _one_sentence(name, what="tokenizer"):
         tokenizer: Callable[..., Tensor] = open_clip.get_tokenizer(name, **own)
     if getattr(tokenizer, "vocab_size", 0) > vocab_size:
-        raise BackboneError(f"{name} knows {vocab_size} tokens, its tokenizer makes more: add its own {MERGES_FILE}.")
+        raise BackboneError(
+            f"{name} has {vocab_size} tokens, but its tokenizer produces more: add its own {MERGES_FILE}."
+        )
     return tokenizer
 
 
 def _train_transform(cfg: Any) -> TrainTransform:
-    """The paper's augmentation at this backbone's size, interpolation, mean and standard deviation."""
+    """The paper's augmentation with this backbone's size, interpolation, mean and standard deviation."""
     to_input = transforms.Compose([transforms.ToTensor(), transforms.Normalize(cfg.mean, cfg.std)])
     size = (cfg.size, cfg.size) if isinstance(cfg.size, int) else tuple(cfg.size)
     return TrainTransform(size=size, interpolation=cfg.interpolation, to_input=to_input)
@@ -322,7 +328,7 @@ def _train_transform(cfg: Any) -> TrainTransform:
 
 @contextmanager
 def _quiet_open_clip() -> Iterator[None]:
-    """Keep open_clip's chatter, and the handlers it adds to the root logger, away from the user's own logging."""
+    """Suppress open_clip's log messages, and remove the handlers that it adds to the root logger."""
     root = logging.getLogger()
     handlers, disabled = list(root.handlers), root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -335,7 +341,7 @@ def _quiet_open_clip() -> Iterator[None]:
 
 @contextmanager
 def _one_sentence(name: str, pretrained: str | None = None, *, what: str = "model") -> Iterator[None]:
-    """Turn whatever open_clip and the hub raise into one sentence."""
+    """Convert any error of open_clip and the hub into a `BackboneError` or `HubError` of one sentence."""
     full_name = f"{name} ({pretrained})" if pretrained else name
     try:
         yield
@@ -345,12 +351,12 @@ def _one_sentence(name: str, pretrained: str | None = None, *, what: str = "mode
         if not local and any(_says_not_found(cause) for cause in causes):
             raise BackboneError(f"The hub has no OpenCLIP model at {full_name}: check the spelling.") from error
         if not local and any(isinstance(cause, OSError) for cause in causes):
-            raise HubError(out_of_reach(full_name, *_at_the_hub(name, pretrained))) from error
+            raise HubError(out_of_reach(full_name, *_hub_files(name, pretrained))) from error
         raise BackboneError(f"The {what} of {full_name} cannot be loaded: {_reason(causes[-1])}.") from error
 
 
 def _says_not_found(error: BaseException) -> bool:
-    """Whether the hub itself answered that there is no such thing (a missing local copy is no answer)."""
+    """Whether the hub itself answered "not found"; a missing local copy does not count."""
     missing = isinstance(error, RepositoryNotFoundError | EntryNotFoundError)
     return missing and not isinstance(error, LocalEntryNotFoundError)
 
@@ -362,6 +368,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _reason(error: BaseException) -> str:
-    """The gist of an error: its first two lines."""
+    """The first two lines of an error message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2])[:240].rstrip(".") or type(error).__name__

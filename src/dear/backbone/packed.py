@@ -1,8 +1,9 @@
-"""Prompts of unequal length, side by side without most of the padding behind the short ones.
+"""Packing: prompts of different lengths in one tensor, with little padding.
 
-Everything in a layer but attention treats each row for itself, so rows can stand in one line: prompts in the order of
-their lengths, in a few groups, each padded to its own longest. Attention runs group by group on views of that line.
-Shapes: B prompts, L rows of the longest, N rows in the line, D width, C prompts of a group, T rows of its longest.
+All parts of a layer except attention treat each row independently, so the rows of all prompts can be concatenated.
+Prompts are sorted by length and divided into a few groups, each padded to its longest prompt. Attention runs group by
+group on views of the packed rows.
+Shapes: B prompts, L rows of the longest, N packed rows, D width, C prompts of a group, T rows of its longest.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import torch
 from torch import Tensor
 
 LEAST_SAVED = 256
-"""Rows that must be saved for packing to be worth its copies. Short lists run as they are, and keep their last bits."""
+"""Rows that packing must save to be worth its copies. Short lists run unpacked, so their results do not change."""
 GROUP_COST = 32
-"""What a group costs, in rows."""
+"""Cost of one more group, in rows."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Prompts of like length: where they stand in the order of prompts, and in the line of rows."""
+    """Prompts of similar length: their range in the sorted prompts, and in the packed rows."""
 
     prompts: slice
     rows: slice
@@ -35,36 +36,36 @@ class Group:
 
 @dataclass(frozen=True)
 class Packing:
-    """Which rows of padded prompts (B, L) stand in the line, and how its groups are cut."""
+    """Which rows of padded prompts (B, L) are packed, and how they are divided into groups."""
 
     groups: tuple[Group, ...]
     order_B: Tensor
-    """The prompts as they stand in the line."""
+    """Indices of the prompts, in packed order."""
     end_B: Tensor
-    """Place of each one's end row in it, in that order."""
-    places_N: Tensor
-    """Places of the line's rows among all B * L."""
+    """Index of each prompt's end row among the packed rows, in packed order."""
+    index_N: Tensor
+    """Index of each packed row among all B * L rows."""
     length: int
     """L."""
 
     def pack(self, x_BLD: Tensor) -> Tensor:
-        """The line (N, D)."""
-        return x_BLD.flatten(0, 1).index_select(0, self.places_N)
+        """Padded prompts as packed rows (N, D)."""
+        return x_BLD.flatten(0, 1).index_select(0, self.index_N)
 
     def unpack(self, x_ND: Tensor) -> Tensor:
-        """The prompts (B, L, D); rows that are not in the line are zeros."""
+        """Packed rows as padded prompts (B, L, D); rows that are not packed are zeros."""
         prompts = self.order_B.shape[0]
-        whole_RD = x_ND.new_zeros(prompts * self.length, x_ND.shape[1]).index_copy(0, self.places_N, x_ND)
+        whole_RD = x_ND.new_zeros(prompts * self.length, x_ND.shape[1]).index_copy(0, self.index_N, x_ND)
         return whole_RD.view(prompts, self.length, -1)
 
     def cut(self, x_ND: Tensor, *, ends: bool) -> list[Tensor]:
-        """Each group's part of the line as (C, T, D), or of its end rows alone as (C, 1, D)."""
+        """The packed rows of each group as (C, T, D), or only its end rows as (C, 1, D)."""
         counts = [one.count for one in self.groups]
         parts = torch.split(x_ND, counts if ends else [one.count * one.length for one in self.groups])
         return [torch.unflatten(part, 0, (count, -1)) for part, count in zip(parts, counts, strict=True)]
 
     def mask(self, group: Group, before: int, ends: bool) -> Tensor:
-        """Which of a group's rows, after `before` shared ones, its rows see, or its end rows alone."""
+        """Causal mask of a group whose rows follow `before` shared ones; with `ends`, for its end rows only."""
         keys = torch.arange(before + group.length, device=self.order_B.device)
         if not ends:
             return keys <= keys[before:, None]
@@ -72,12 +73,12 @@ class Packing:
         return (keys <= end_C[:, None] + before)[:, None, None]
 
     def in_order(self, x_BD: Tensor) -> Tensor:
-        """One row per prompt, from the line's order to the list's."""
+        """One row per prompt, from packed order to the order of the list."""
         return x_BD.index_select(0, self.order_B.argsort())
 
 
 def packing_of(end_B: Tensor, length: int) -> Packing | None:
-    """How to pack prompts that end at `end_B`; None if it would save too little, or in an exported graph."""
+    """How to pack prompts that end at `end_B`; None if packing saves too little, or while a graph is exported."""
     prompts = end_B.shape[0]
     if torch.compiler.is_compiling() or prompts * (length - 1) < LEAST_SAVED:
         return None
@@ -91,20 +92,22 @@ def packing_of(end_B: Tensor, length: int) -> Packing | None:
         first, start = stop, start + rows
     if prompts * length - start < LEAST_SAVED:
         return None
-    places, ends = [], []
+    indices, ends = [], []
     for one in groups:
         place_CT = torch.arange(one.length, device=end_B.device)
-        places.append((order_B[one.prompts, None] * length + place_CT).flatten())
+        indices.append((order_B[one.prompts, None] * length + place_CT).flatten())
         ends.append(torch.arange(one.count, device=end_B.device) * one.length + one.rows.start)
-    return Packing(tuple(groups), order_B, torch.cat(ends) + sorted_B, torch.cat(places), length)
+    return Packing(tuple(groups), order_B, torch.cat(ends) + sorted_B, torch.cat(indices), length)
 
 
 def cuts(lengths: Sequence[int]) -> list[int]:
-    """Where the groups of prompts, sorted by length, end, so that rows and groups together cost least."""
+    """Ends of the groups of prompts (sorted by length) that minimise the total cost of rows and groups."""
     stops = [at for at in range(1, len(lengths) + 1) if at == len(lengths) or lengths[at] != lengths[at - 1]]
     best: list[tuple[int, list[int]]] = [(0, [])]
     for stop in stops:
         before = zip([0, *stops], best, strict=False)
-        found = [(cost + (stop - at) * lengths[stop - 1] + GROUP_COST, [*taken, stop]) for at, (cost, taken) in before]
-        best.append(min(found, key=lambda one: one[0]))
+        options = [
+            (cost + (stop - at) * lengths[stop - 1] + GROUP_COST, [*taken, stop]) for at, (cost, taken) in before
+        ]
+        best.append(min(options, key=lambda one: one[0]))
     return best[-1][1]

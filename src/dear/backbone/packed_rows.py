@@ -1,4 +1,4 @@
-"""Prompts on their way through the layers of the text tower: padded for whoever edits them, packed for the layers."""
+"""The rows of prompts between two layers of the text tower: padded for edits, packed for the layers."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from dear.backbone.layers import Layer
 from dear.backbone.packed import Packing
 from dear.backbone.rows import Rows
 
-HowToPack = Callable[[Rows], Packing | None]
+PackingFor = Callable[[Rows], Packing | None]
 
 
 class Passage:
-    """The rows between two layers, packed anew only if an edit changes more than what prompts share."""
+    """Rows between two layers. They are packed again only if an edit changes more than the shared rows."""
 
-    def __init__(self, rows: Rows, dtype: torch.dtype, how: HowToPack) -> None:
-        """Begin with rows.
+    def __init__(self, rows: Rows, dtype: torch.dtype, packing_for: PackingFor) -> None:
+        """Start with the input of a layer.
 
         Args:
             rows: the input of a layer.
-            dtype: the type that layers get their rows in.
-            how: tells how rows are packed; None if they are not.
+            dtype: type of the layers' input.
+            packing_for: returns how rows are packed, or None if they are not.
         """
-        self._rows, self._dtype, self._how = rows, dtype, how
-        self._packing = how(rows)
+        self._rows, self._dtype, self._packing_for = rows, dtype, packing_for
+        self._packing = packing_for(rows)
         self._line: Tensor | None = None
-        """The words packed, if they have been since they last changed."""
+        """The prompts' own rows in packed form; None if they have changed since they were packed."""
         self._behind = False
-        """Whether the words of `_rows` are older than those packed."""
+        """Whether the packed rows are newer than those in `_rows`."""
 
     @property
     def rows(self) -> Rows:
-        """All rows, padded."""
+        """All rows in padded form."""
         if self._behind:
             assert self._packing is not None
             assert self._line is not None
@@ -42,13 +42,13 @@ class Passage:
         return self._rows
 
     def edited(self, rows: Rows) -> None:
-        """Take these rows instead."""
+        """Replace the rows by edited ones."""
         old, self._rows, self._behind = self.rows, rows, False
         if rows.words is not old.words or rows.end is not old.end:
-            self._packing, self._line = self._how(rows), None
+            self._packing, self._line = self._packing_for(rows), None
 
     def through(self, layer: Layer) -> None:
-        """Run a layer."""
+        """Apply a layer to the rows."""
         if self._packing is None or not layer.by_row:
             rows = self.rows.to(self._dtype)
             self._rows, self._line = _through(layer, rows), None
@@ -58,7 +58,7 @@ class Passage:
         self._rows = self._rows._replace(past=layer.run(past, causal=True) if past.shape[1] else past)
 
     def end(self, layer: Layer) -> Tensor:
-        """What a layer gives for the end row of each prompt, (B, D), without running it for the others."""
+        """A layer's output for the end row of each prompt, (B, D), without computing the other rows."""
         if self._packing is not None and layer.by_row:
             line, past = self._packed(self._packing), self._rows.past.to(self._dtype)
             return self._packing.in_order(layer.run_packed(line, self._packing, past=past, ends=True))
@@ -74,7 +74,7 @@ class Passage:
 
 
 def _through(layer: Layer, rows: Rows) -> Rows:
-    """Padded rows after a layer."""
+    """Apply a layer to padded rows."""
     before, length = rows.past.shape[1], rows.words.shape[1]
     if not before:
         return rows._replace(words=layer.run(rows.words, causal=True))

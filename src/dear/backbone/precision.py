@@ -1,4 +1,4 @@
-"""Who decides the precision: the towers. Everything else computes in fp32, whatever autocast the caller is in."""
+"""Precision rules: the towers use the caller's autocast type; everything else is computed in fp32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HALF: ContextVar[object] = ContextVar("dear_half", default=_OUTSIDE)
 
 @contextmanager
 def computing(device: torch.device) -> Iterator[None]:
-    """Take the caller's autocast over: within this context it is off, and the towers enter it themselves."""
+    """Switch the caller's autocast off within this context; the towers switch it on again for their layers."""
     if _HALF.get() is not _OUTSIDE:  # nested: the outermost call decided
         yield
         return
@@ -29,17 +29,17 @@ def computing(device: torch.device) -> Iterator[None]:
 
 
 def tower_precision(device: torch.device) -> AbstractContextManager[object]:
-    """The autocast that a tower computes its layers in."""
+    """The autocast context for the layers of a tower."""
     half = _HALF.get()
     return torch.autocast(device.type, dtype=half) if isinstance(half, torch.dtype) else nullcontext()
 
 
 def precision_key() -> object:
-    """What kept class features depend on besides tensors."""
+    """The autocast type, which cached class features depend on besides tensors."""
     half = _HALF.get()
     return half if isinstance(half, torch.dtype) else None
 
 
 def wide(x: Tensor) -> Tensor:
-    """Features leave a tower in fp32 (or in fp64, if it computes in that)."""
+    """Convert a tower's features to fp32; fp64 stays fp64."""
     return x if x.dtype == torch.float64 else x.float()

@@ -1,8 +1,8 @@
-"""The rows of prompts inside the text tower: what prompts share, what each has of its own, where each ends.
+"""`Rows`: prompts inside the text tower, stored as rows that all prompts share and rows of each prompt.
 
-Places are absolute, counted from the first row of a prompt; whether a row is shared is the business of `Rows` alone.
-Shapes: G groups of prompts, each with a past of its own (nearly always one), C prompts per group, S shared rows, T own
-rows, D width.
+Positions are counted from the first row of a prompt. Callers need not know which rows are shared.
+Shapes: G groups of prompts with different shared rows (nearly always one), C prompts per group, S shared rows, T own
+rows per prompt, D width.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from torch import Tensor
 
 
 class Rows(NamedTuple):
-    """A list of prompts as rows."""
+    """A list of prompts, as embeddings or as hidden states."""
 
     past: Tensor
     """(G, S, D): rows that all prompts of a group begin with."""
     words: Tensor
-    """(G * C, T, D): rows of each prompt after those."""
+    """(G * C, T, D): the remaining rows of each prompt."""
     end: Tensor
-    """(G * C,): place of each prompt's end row in `words`."""
+    """(G * C,): index of each prompt's end row in `words`."""
 
     @classmethod
     def of(cls, x_CTD: Tensor, end_C: Tensor) -> Rows:
-        """Rows of which none is shared."""
+        """Rows without shared ones."""
         return cls(x_CTD[:1, :0], x_CTD, end_C)
 
     def share(self, count: int) -> Rows:
-        """The same rows with the first `count`, which must be equal in all prompts, shared; G = 1."""
+        """The same rows, the first `count` of them shared; they must be equal in all prompts, and G = 1."""
         more = count - self.past.shape[1]
         if more <= 0:
             return self
@@ -37,7 +37,7 @@ class Rows(NamedTuple):
         return Rows(past, self.words[:, more:], self.end - more)
 
     def unshare(self, keep: int) -> Rows:
-        """The same rows with only the first `keep` shared."""
+        """The same rows, only the first `keep` of them shared."""
         moved = self.past[:, keep:]
         if not moved.shape[1]:
             return self
@@ -45,12 +45,12 @@ class Rows(NamedTuple):
         return Rows(self.past[:, :keep], torch.cat([each, self.words], dim=1), self.end + moved.shape[1])
 
     def grouped(self, groups: int) -> Rows:
-        """The same prompts once for each of `groups` groups, whose pasts may then differ; G = 1."""
+        """The prompts repeated for `groups` groups, whose shared rows may then differ; G = 1."""
         words = self.words[None].expand(groups, -1, -1, -1).flatten(0, 1)
         return Rows(self.past.expand(groups, -1, -1), words, self.end.repeat(groups))
 
     def put(self, at: int, new: Tensor) -> Rows:
-        """Overwrite the rows from place `at` on; `new` has one sequence, one per group, or one per prompt."""
+        """Overwrite the rows from position `at` on; `new` has one sequence, one per group, or one per prompt."""
         shared, count = self.past.shape[1], new.shape[1]
         if at + count <= shared and self._fits_past(new):
             return self._replace(past=_replaced(self.past, at, self._past(new), count))
@@ -59,26 +59,26 @@ class Rows(NamedTuple):
         return self._replace(words=_replaced(self.words, at - shared, self._each(new), count))
 
     def insert(self, at: int, new: Tensor) -> Rows:
-        """Put rows before place `at`; `new` as for `put`."""
+        """Insert rows before position `at`; `new` is as in `put`."""
         shared, count = self.past.shape[1], new.shape[1]
         if at <= shared and shared and self._fits_past(new):
             return self._replace(past=_replaced(self.past, at, self._past(new), 0))
         if at < shared:
             return self.unshare(at).insert(at, new)
-        end = torch.where(self.end >= at - shared, self.end + count, self.end)  # a prompt that ended before stays
+        end = torch.where(self.end >= at - shared, self.end + count, self.end)  # ends before `at` do not move
         return self._replace(words=_replaced(self.words, at - shared, self._each(new), 0), end=end)
 
     def take(self, at: int, count: int) -> Tensor:
-        """`count` rows from place `at` on: one sequence (per group) if all are shared, else one per prompt."""
+        """`count` rows from position `at` on: one sequence (per group) if all are shared, else one per prompt."""
         shared = self.past.shape[1]
         if at + count <= shared:
             return self.past[:, at : at + count]
         rows = self.unshare(min(at, shared))
         return rows.words[:, at - rows.past.shape[1] : at - rows.past.shape[1] + count]
 
-    def chosen(self, kept: Tensor | slice) -> Rows:
-        """Some of the prompts; G = 1."""
-        return self._replace(words=self.words[kept], end=self.end[kept])
+    def chosen(self, prompts: Tensor | slice) -> Rows:
+        """A selection of the prompts; G = 1."""
+        return self._replace(words=self.words[prompts], end=self.end[prompts])
 
     def to(self, dtype: torch.dtype) -> Rows:
         """The same rows in another type."""
@@ -101,5 +101,5 @@ class Rows(NamedTuple):
 
 
 def _replaced(x: Tensor, at: int, new: Tensor, count: int) -> Tensor:
-    """`x` with `new` in the place of `count` rows from `at` on."""
+    """`x` with `count` rows from `at` on replaced by `new`."""
     return torch.cat([x[:, :at], new, x[:, at + count :]], dim=1)

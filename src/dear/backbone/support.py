@@ -1,4 +1,4 @@
-"""Which OpenCLIP configurations can carry attribute tokens: a ViT read at its [CLS] token and a causal text tower."""
+"""Which OpenCLIP models are supported: those with a ViT that is read at its [CLS] token and a causal text tower."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CUSTOM_ATTENTION = ("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_
 
 
 def unsupported(config: Mapping[str, Any]) -> str | None:
-    """Say why a model configuration cannot be adapted, or None where it can."""
+    """The reason why a model cannot be adapted; None if it can."""
     vision, text = config["vision_cfg"], config["text_cfg"]
     if "multimodal_cfg" in config:
         return "it is a captioning model (CoCa), whose image tower has an attention pooler"

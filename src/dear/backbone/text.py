@@ -1,8 +1,8 @@
-"""The frozen text tower, layer by layer, never longer than its longest prompt, with places where a method can act.
+"""The frozen text tower, run layer by layer so that a method can edit the input of each layer.
 
-The tower is causal, so positions past the last end token cannot matter and are dropped, and rows that all prompts begin
-with see nothing that differs between prompts: they run once for all, as a past that every prompt attends to. Prompts of
-unequal length are packed (`dear.backbone.packed`), of which edits notice nothing.
+The tower is causal, so two exact savings are possible. Positions after the last end token are dropped. Rows that all
+prompts begin with are computed once, and every prompt attends to them. Prompts of different lengths are packed
+(`dear.backbone.packed`); edits still see padded rows.
 Shapes: C prompts, T tokens, D text width, E joint embedding. Layers are counted from 1.
 """
 
@@ -24,41 +24,41 @@ from dear.errors import ClassListError
 from dear.progress.stages import stage
 
 Edit = Callable[[int, Rows], Rows]
-"""From (layer, its input) to the input it gets instead."""
+"""Function from a layer's number and its input to a changed input."""
 Projection = Tensor | nn.Linear | None
-KEPT_TOKENIZATIONS = 16
+CACHED_TOKENIZATIONS = 16
 
 
 class TokenizedPrompts(NamedTuple):
-    """Token ids cut after the longest end token, each prompt's end position, and how many tokens all begin with."""
+    """Token ids up to the last end token, the end position of each prompt, and the number of tokens all begin with."""
 
     ids_CT: Tensor
     end_C: Tensor
     shared: int
 
     def part(self, at: slice) -> TokenizedPrompts:
-        """Some of the prompts, with the length and the beginning of all."""
+        """A part of the prompts; length and number of shared tokens stay those of the whole list."""
         return TokenizedPrompts(self.ids_CT[at], self.end_C[at], self.shared)
 
 
 class TextTower:
-    """A view of a causal OpenCLIP text transformer that is read at the end token; it owns no weights."""
+    """A view of a causal OpenCLIP text transformer that is read at the end token. It has no weights of its own."""
 
     def __init__(self, text: Any, tokenizer: Callable[..., Tensor], *, pool: str, eos_id: int) -> None:
         self._text = text
         self._tokenizer = tokenizer
         self._pool = pool
         self._eos_id = eos_id
-        self._tokens = lru_cache(maxsize=KEPT_TOKENIZATIONS)(self._tokenize)
+        self._tokens = lru_cache(maxsize=CACHED_TOKENIZATIONS)(self._tokenize)
 
     @property
     def layers(self) -> list[Layer]:
-        """All layers, to be run or replaced."""
+        """All layers, which a method may replace."""
         return [layer_of(block) for block in self._text.transformer.resblocks]
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """The modules of all layers, to be copied."""
+        """The modules of all layers, for methods that copy them."""
         return list(self._text.transformer.resblocks)
 
     @property
@@ -85,7 +85,7 @@ class TextTower:
 
     @property
     def positions(self) -> Tensor:
-        """Position embeddings, one per place of the context."""
+        """Position embeddings, one per position of the context."""
         positions: Tensor = self._text.positional_embedding
         return positions
 
@@ -97,11 +97,11 @@ class TextTower:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.positions.device
 
     def tokenize(self, prompts: Sequence[str], *, cut: bool = False) -> TokenizedPrompts:
-        """Tokenize and truncate to the longest prompt; one that does not fit the context is refused, or `cut`."""
+        """Tokenize prompts, padded to the longest; one that exceeds the context is an error, or truncated (`cut`)."""
         ids_CT, end_C, shared = self._tokens(tuple(prompts), cut)
         return TokenizedPrompts(ids_CT.to(self.device), end_C.to(self.device), shared)
 
@@ -117,17 +117,17 @@ class TextTower:
         return TokenizedPrompts(ids_CT[:, : int(end_C.max()) + 1], end_C, shared)
 
     def excess(self, prompts: Sequence[str]) -> int:
-        """Tokens of the longest prompt beyond the context; not positive if all fit."""
+        """By how many tokens the longest prompt exceeds the context; zero or negative if all fit."""
         return max(self._whole_ends(prompts)) + 1 - int(self.positions.shape[0])
 
     def _whole_ends(self, prompts: Sequence[str]) -> list[int]:
-        """End positions of prompts that may be longer than the context."""
+        """End positions of untruncated prompts, which may be longer than the context."""
         longer = 16 * self.positions.shape[0]
         ends: list[int] = self._end_positions(self._tokenizer(list(prompts), context_length=longer)).tolist()
         return ends
 
     def _refuse_cut(self, prompts: Sequence[str], context: int) -> None:
-        """Of prompts that fill the context, refuse those that are longer than it."""
+        """Raise `ClassListError` if prompts that fill the context are in fact longer than it."""
         ends = self._whole_ends(prompts)
         if cut := [prompt for prompt, end in zip(prompts, ends, strict=True) if end >= context]:
             raise ClassListError(
@@ -139,12 +139,12 @@ class TextTower:
         return ids_CT.argmax(-1) if self._pool == "argmax" else (ids_CT == self._eos_id).int().argmax(-1)
 
     def embed(self, ids_CT: Tensor) -> Tensor:
-        """Embeddings of tokens (C, T, D), before their positions."""
+        """Token embeddings (C, T, D), without positions."""
         x_CTD: Tensor = self._text.token_embedding(ids_CT).to(self.dtype)
         return x_CTD
 
     def rows(self, x_CTD: Tensor, end_C: Tensor, shared: int = 0) -> Rows:
-        """The input of layer 1: embeddings with positions, the first `shared` rows common to all prompts."""
+        """The input of layer 1: embeddings with positions, the first `shared` rows the same in all prompts."""
         x_CTD = x_CTD.to(self.dtype) + self.positions[: x_CTD.shape[1]].to(self.dtype)
         return Rows.of(x_CTD, end_C).share(shared)
 
@@ -157,12 +157,12 @@ class TextTower:
         edit: Edit | None = None,
         layers: Sequence[Layer] | None = None,
     ) -> Rows:
-        """The rows after layers `first`..`last` (by default all); `edit` changes the input of a layer."""
+        """Rows after layers `first`..`last` (by default all); `edit` changes the input of each layer."""
         layers = self.layers if layers is None else layers
         return self._passage(rows, layers[: len(layers) if last is None else last], first, edit).rows
 
     def _passage(self, rows: Rows, layers: Sequence[Layer], first: int, edit: Edit | None) -> Passage:
-        """Rows after the layers from `first` on."""
+        """Run all layers from `first` on."""
         passage = Passage(rows, self.dtype, self._packing)
         for number in range(first, len(layers) + 1):
             if edit:
@@ -172,7 +172,7 @@ class TextTower:
         return passage
 
     def _packing(self, rows: Rows) -> Packing | None:
-        """How rows are packed; None if they are not."""
+        """How to pack rows; None if packing saves too little."""
         return packing_of(rows.end, rows.words.shape[1])
 
     def features(
@@ -185,8 +185,9 @@ class TextTower:
         norm: nn.Module | None = None,
         projection: Projection = None,
     ) -> Tensor:
-        """Class features (C, E) in fp32, unnormalised, from the input of layer `first`; the last layer runs for the
-        end rows only.
+        """Class features (C, E) in fp32, unnormalised, from the input of layer `first`.
+
+        The last layer is computed for the end rows only.
         """
         layers = self.layers if layers is None else layers
         passage = self._passage(rows, layers[:-1], first, edit)
@@ -207,7 +208,7 @@ class TextTower:
 
     @torch.no_grad()
     def encode(self, prompts: Sequence[str], *, batch: int = 256, cut: bool = False) -> Tensor:
-        """Plain CLIP's text features (C, E), unnormalised; short prompts do not wait for long ones."""
+        """Plain CLIP's text features (C, E), unnormalised; prompts are batched by length to save padding."""
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         features: dict[int, Tensor] = {}
         with stage("encoding texts", len(order)) as advance:

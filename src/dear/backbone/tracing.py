@@ -1,8 +1,8 @@
-"""Watching the image tower at work: what every head and MLP adds to a row, and from which rows each head takes it.
+"""Tracing of the image tower: what every head and MLP adds to a row, and from which rows each head takes it.
 
-Whoever watches sees every run of the tower, whatever layers, edits and masks a method runs it with. A row after the
-last layer is a sum: what it starts with, and what heads and MLPs add; what a head adds is again a sum, over the rows
-that it attends to. For one image.
+A trace records every run of the tower, including a method's layers, edits and masks. A row after the last layer is the
+sum of its input and of what heads and MLPs add. What a head adds is again a sum, over the rows that it attends to.
+Only runs on a single image are recorded.
 
 Shapes: N rows that are attended to, Q rows that are computed, H heads, E width of a head, D width, C directions.
 """
@@ -23,21 +23,21 @@ from dear.backbone.precision import wide
 
 @dataclass(frozen=True)
 class Seen:
-    """One layer of a run."""
+    """Record of one layer in a run."""
 
     number: int
     layer: Layer
     rows: tuple[int, ...]
-    """Which rows it computed."""
+    """The rows that were computed."""
     weights_HQN: Tensor
     values_HNE: Tensor
     added_QD: Tensor
-    """By the MLP, and by a term parallel to the layer."""
+    """Added by the MLP and, if present, by a term parallel to the layer."""
 
 
 @dataclass
 class Run:
-    """A run of the tower over some of its layers: what came in, what every layer did, and what came out."""
+    """Record of one run over some layers of the tower: its input, each layer, its output."""
 
     first: int
     before_ND: Tensor
@@ -46,15 +46,15 @@ class Run:
 
     @property
     def last(self) -> int:
-        """Its last layer."""
+        """Number of the last layer that was run."""
         return self.first + len(self.seen) - 1
 
     def layer(
         self, number: int, layer: Layer, x_1ND: Tensor, rows: list[int] | slice | None, mask: Tensor | None
     ) -> Tensor:
-        """The layer's output for some rows or all, as `Layer.run` computes it, with notes of how it came about."""
-        places = range(x_1ND.shape[1])
-        wanted = rows if isinstance(rows, list) else list(places[rows or slice(None)])
+        """The layer's output for some rows or all, as `Layer.run` computes it; the intermediate values are recorded."""
+        all_rows = range(x_1ND.shape[1])
+        wanted = rows if isinstance(rows, list) else list(all_rows[rows or slice(None)])
         queries = x_1ND[:, wanted]
         (q,), (k, v) = layer.project(layer.pre1(queries), "q"), layer.project(layer.pre1(x_1ND), "kv")
         q, k, v = (x.view(*x.shape[:-1], layer.heads, -1).transpose(1, 2) for x in (q, k, v))
@@ -74,7 +74,7 @@ _WATCHED: ContextVar[list[Run] | None] = ContextVar("dear_watched", default=None
 
 @contextmanager
 def watching() -> Iterator[list[Run]]:
-    """Within this context, and for this thread only, runs of image towers on one image are noted in the list."""
+    """Within this context, in this thread, record all runs of image towers on one image in the list."""
     runs: list[Run] = []
     token = _WATCHED.set(runs)
     try:
@@ -84,7 +84,7 @@ def watching() -> Iterator[list[Run]]:
 
 
 def begin_run(first: int, x_BND: Tensor) -> Run | None:
-    """A run to be noted, if somebody watches."""
+    """Start the record of a run; None outside `watching` and for several images."""
     runs = _WATCHED.get()
     if runs is None or x_BND.shape[0] != 1:
         return None
@@ -94,20 +94,20 @@ def begin_run(first: int, x_BND: Tensor) -> Run | None:
 
 @dataclass(frozen=True)
 class LayerTerms:
-    """What a layer adds to a row: its MLP, and its heads by the rows that they attend to."""
+    """What a layer adds to a row: by its MLP, and by each head from each row that it attends to."""
 
     number: int
     factor: float
-    """How much of it is left after the last layer."""
+    """Fraction that remains after the last layer."""
     added_D: Tensor
     weights_HN: Tensor
     values_HNE: Tensor
     out_HED: Tensor
     bias_D: Tensor
-    """Of the output projection, to be shared by the heads."""
+    """Bias of the output projection, divided evenly among the heads."""
 
     def heads_HD(self) -> Tensor:
-        """What each head adds, before the factor."""
+        """What each head adds, without `factor`."""
         gathered_HE = torch.einsum("hn,hne->he", self.weights_HN, self.values_HNE)
         return torch.einsum("he,hed->hd", gathered_HE, self.out_HED) + self.bias_D / self.heads
 
@@ -119,7 +119,7 @@ class LayerTerms:
 
 @dataclass(frozen=True)
 class RowTerms:
-    """A row after the last layer as a sum: its start, then layers."""
+    """A row after the last layer as a sum: its input, then the terms of each layer."""
 
     final_D: Tensor
     start_D: Tensor
@@ -127,15 +127,15 @@ class RowTerms:
 
     @property
     def count(self) -> int:
-        """How many terms there are: the start, and per layer the MLP and the heads."""
+        """Number of terms: the input, and per layer the MLP and the heads."""
         return 1 + sum(1 + one.heads for one in self.layers)
 
 
 def take_apart(runs: Sequence[Run], row: int, carry: float = 1.0) -> RowTerms:
-    """The terms of a row after the last of some runs that follow each other, in fp64.
+    """Terms of a row after the last of several consecutive runs, in fp64.
 
-    `carry` is the part of a row that each layer hands on to the next (DeAR's tokens are carried by 1 - β). What is in
-    none of the layers' terms, such as what edits put there, is counted as the row's start.
+    `carry` is the fraction of a row that each layer passes on to the next (1 - β for DeAR's tokens). Everything that is
+    not a term of a layer, such as rows that an edit inserts, counts as the row's input.
     """
     seen = [one for run in runs for one in run.seen if row in one.rows]
     after_QD, last = runs[-1].after_QD, runs[-1].last
@@ -151,7 +151,7 @@ def _terms(seen: Seen, at: int, factor: float) -> LayerTerms:
     width = values_HNE.shape[0] * values_HNE.shape[2]
     eye = torch.eye(width, dtype=values_HNE.dtype, device=values_HNE.device)[None]
     bias_D = layer.post1(layer.out(eye[:, :1] * 0))[0, 0]
-    out_DD = layer.post1(layer.out(eye))[0] - bias_D  # whatever the projection is made of, it is affine
+    out_DD = layer.post1(layer.out(eye))[0] - bias_D  # the projection may be replaced by a method, but it is affine
     return LayerTerms(
         seen.number,
         factor,
@@ -165,28 +165,29 @@ def _terms(seen: Seen, at: int, factor: float) -> LayerTerms:
 
 @dataclass(frozen=True)
 class Shares:
-    """What the terms of a feature contribute to its products with C directions."""
+    """Contribution of each term of a feature to its dot products with C directions."""
 
     start_C: Tensor
     added_LC: Tensor
-    """By the MLP of each layer."""
+    """From the MLP of each layer."""
     sources_LHNC: list[Tensor]
-    """By each head, from each row that it attends to; the number of rows may change from layer to layer."""
+    """From each head, per row that it attends to; the number of rows may differ between layers."""
     numbers: tuple[int, ...]
-    """The layers, counted from 1."""
+    """Numbers of the layers, counted from 1."""
 
     def total(self) -> Tensor:
-        """The products themselves: (C,)."""
+        """The dot products: (C,)."""
         return self.start_C + self.added_LC.sum(0) + sum(one.sum((0, 1)) for one in self.sources_LHNC)
 
 
 def shares_of(
     rows: Sequence[RowTerms], norm: nn.LayerNorm, projection_DE: Tensor, directions_EC: Tensor
 ) -> tuple[Shares, Tensor]:
-    """The mean of some rows' projections, of unit length, times directions, taken apart; and that feature itself.
+    """Split the dot products of a feature with directions into its terms; return the shares and the feature.
 
-    The final norm is linearised: its scale is applied to each term, its mean and bias are shared evenly by the terms,
-    and within a head by its attention. So the shares sum exactly to the products.
+    The feature is the mean of some rows' projections, scaled to unit length. The final norm is linearised: its scale is
+    applied to each term, its mean and bias are divided evenly among the terms, and within a head by its attention.
+    The shares therefore sum exactly to the dot products.
     """
     weight_D, bias_D = wide(norm.weight).double(), wide(norm.bias).double()
     projection_DE, directions_EC = projection_DE.double(), directions_EC.double()
@@ -194,13 +195,13 @@ def shares_of(
     normed = [(one.final_D - one.final_D.mean()) * s * weight_D + bias_D for one, s in zip(rows, spreads, strict=True)]
     feature_E = torch.stack(normed).mean(0) @ projection_DE
     onto_DC = projection_DE @ directions_EC / feature_E.norm() / len(rows)
-    found = []
+    shares = []
     for one, spread in zip(rows, spreads, strict=True):
         slope_DC = (spread * weight_D)[:, None] * onto_DC
         even_C = (bias_D @ onto_DC - one.final_D.mean() * slope_DC.sum(0)) / one.count
-        found.append(_row_shares(one, slope_DC, even_C))
-    total = found[0]
-    for more in found[1:]:
+        shares.append(_row_shares(one, slope_DC, even_C))
+    total = shares[0]
+    for more in shares[1:]:
         sources = [a + b for a, b in zip(total.sources_LHNC, more.sources_LHNC, strict=True)]
         total = Shares(total.start_C + more.start_C, total.added_LC + more.added_LC, sources, total.numbers)
     return total, feature_E / feature_E.norm()
@@ -218,8 +219,8 @@ def _row_shares(row: RowTerms, slope_DC: Tensor, even_C: Tensor) -> Shares:
 
 
 def history(runs: Sequence[Run], depth: int) -> list[list[Run]]:
-    """Runs that end with the last layer, latest first, each with those that its [CLS] row came from."""
-    found = []
+    """Chains of runs that end with the last layer, latest first; each includes the runs that led to its [CLS] row."""
+    chains = []
     for run in (run for run in reversed(runs) if run.seen and run.last == depth):
         chain = [run]
         while chain[0].first > 1:
@@ -227,8 +228,8 @@ def history(runs: Sequence[Run], depth: int) -> list[list[Run]]:
             if before is None:
                 break
             chain.insert(0, before)
-        found.append(chain)
-    return found
+        chains.append(chain)
+    return chains
 
 
 def _leads(one: Run, other: Run) -> bool:

@@ -1,7 +1,7 @@
-"""The frozen image tower, layer by layer, with places where a method can act.
+"""The frozen image tower, run layer by layer so that a method can edit the input of each layer.
 
 Shapes: B images, N original rows ([CLS] first, then patches), L rows, Q rows that are read, D vision width, E joint
-embedding. Layers are counted from 1; `rows@J` is the input of layer J, `rows@0` what comes before the input norm.
+embedding. Layers are counted from 1; `rows@J` is the input of layer J, `rows@0` the embedding before the input norm.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from dear.backbone.tracing import begin_run
 from dear.errors import InputError
 
 Edit = Callable[[int, Tensor], Tensor]
-"""From (layer, its input) to the input it gets instead."""
+"""Function from a layer's number and its input to a changed input."""
 Masks = Callable[[int], Tensor | None]
-"""From a layer to its mask, broadcastable to (B, H, L, L), True where a query (row) may see a key (column)."""
+"""Function from a layer to its mask, broadcastable to (B, H, L, L), True where a query may attend to a key."""
 
 
 class VisionTower:
-    """A view of an OpenCLIP `VisionTransformer` that is read at its [CLS] row; it owns no weights."""
+    """A view of an OpenCLIP `VisionTransformer` that is read at its [CLS] row. It has no weights of its own."""
 
     def __init__(self, visual: Any) -> None:
         self._visual = visual
 
     @property
     def layers(self) -> list[Layer]:
-        """All layers, to be run or replaced."""
+        """All layers, which a method may replace."""
         return [layer_of(block) for block in self._visual.transformer.resblocks]
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """The modules of all layers, to be copied."""
+        """The modules of all layers, for methods that copy them."""
         return list(self._visual.transformer.resblocks)
 
     @property
@@ -74,7 +74,7 @@ class VisionTower:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         device: torch.device = self._visual.conv1.weight.device
         return device
 
@@ -89,7 +89,7 @@ class VisionTower:
         return rows
 
     def norm_in(self, x_BLD: Tensor) -> Tensor:
-        """The input norm, row by row: `rows@1` of `rows@0`."""
+        """Apply the input norm: from `rows@0` to `rows@1`."""
         with tower_precision(self.device):
             x: Tensor = self._visual.ln_pre(x_BLD.to(self.dtype))
         return x
@@ -106,17 +106,18 @@ class VisionTower:
         read: Sequence[int] | None = None,
         kept: Callable[[int], int | None] | None = None,
     ) -> Tensor:
-        """The rows after layers `first`..`last`.
+        """Rows after layers `first`..`last`.
 
         Args:
             x_BLD: input of layer `first`.
             first: first layer to run.
             last: last layer to run; by default the last one.
             edit: changes the input of a layer.
-            masks: whole mask of a layer; it is cut to the rows that are read.
-            layers: other layers than the tower's own, all of them.
-            read: the only rows wanted after layer `last`, which computes no others.
-            kept: from a layer before `last` to how many of its first rows anybody reads; the others are keys only.
+            masks: complete mask of a layer; it is reduced to the rows that are computed.
+            layers: a complete list of layers in place of the tower's own.
+            read: the only rows needed after layer `last`; no others are computed there.
+            kept: from a layer before `last` to the number of its first rows that are used later; the others are keys
+                only.
         """
         layers = self.layers if layers is None else layers
         last = len(layers) if last is None else last
@@ -136,13 +137,13 @@ class VisionTower:
         return x_BLD
 
     def read(self, x: Tensor, norm: nn.Module | None = None, projection: Tensor | None = None) -> Tensor:
-        """Features in fp32 of rows after the last layer: final norm, then projection."""
+        """Features in fp32 from rows after the last layer: final norm, then projection."""
         with tower_precision(self.device):
             normed: Tensor = (norm or self._visual.ln_post)(x.to(self.dtype))
         return wide(normed) @ wide(self.projection if projection is None else projection)
 
     def check(self, images: Tensor) -> None:
-        """Refuse anything but a batch of preprocessed images where the weights are."""
+        """Raise `InputError` for anything but a batch of preprocessed images on the device of the weights."""
         height, width = self._visual.image_size
         if not isinstance(images, Tensor):
             raise InputError(
@@ -161,7 +162,7 @@ class VisionTower:
 
 
 def _wanted(read: Sequence[int] | None, count: int | None) -> list[int] | slice | None:
-    """An index of the rows that are wanted, or None for all."""
+    """Index of the rows to compute; None for all."""
     if read is not None:
         return list(read)
     return None if count is None else slice(count)

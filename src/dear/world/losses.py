@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dear.backbone.head_contributions import noting
+from dear.backbone.head_contributions import recording
 from dear.backbone.vision import VisionTower
 from dear.world.vocabulary import ATTRIBUTES, NAMES
 
@@ -59,7 +59,7 @@ def image_features(
     cls_B1D = torch.where(restarted[:, None, None], start_B1D, x_BLD[:, :1].detach())
     x_BLD = torch.cat([cls_B1D, x_BLD[:, 1:]], dim=1)
     heads: list[Tensor] = []
-    x_BLD = tower.run(x_BLD, FIRST_LATE_LAYER, layers=noting(tower.layers, heads, []))
+    x_BLD = tower.run(x_BLD, FIRST_LATE_LAYER, layers=recording(tower.layers, heads, []))
     given = [(visual.ln_post.weight * terms_BHD) @ visual.proj for terms_BHD in heads]
     return F.normalize(visual.ln_post(x_BLD) @ visual.proj, dim=-1), given
 
