@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dear.workflows.discover import discover_roles
     from dear.workflows.doctor import doctor
     from dear.workflows.evaluate import evaluate
+    from dear.workflows.explain import explain
     from dear.workflows.index import index_images
     from dear.workflows.report import report
     from dear.workflows.search import search

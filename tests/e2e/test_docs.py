@@ -3,6 +3,7 @@
 Only what takes long is made shorter, by options added behind it (`SHORTER`).
 """
 
+import ast
 import re
 import shlex
 import shutil
@@ -152,6 +153,18 @@ def test_every_page_is_in_the_navigation():
 def test_the_api_page_groups_every_public_name():
     named = re.findall(r"\(#dear\.(\w+)\)", (ROOT / "docs/reference/api.md").read_text())
     assert sorted(named) == sorted(dear.__all__)
+
+
+def test_every_public_name_is_in_the_api_reference():
+    """The reference is generated from the imports under TYPE_CHECKING, since the names themselves are loaded late."""
+    tree = ast.parse((ROOT / "src/dear/__init__.py").read_text())
+    checked = [one for one in tree.body if isinstance(one, ast.If)]
+    imports = [one for one in ast.walk(checked[0]) if isinstance(one, ast.ImportFrom)]
+    assert sorted(alias.asname or alias.name for one in imports for alias in one.names) == sorted(dear.__all__)
+
+
+def test_a_missing_anchor_stops_the_build():
+    assert "anchors: warn" in (ROOT / "mkdocs.yml").read_text()
 
 
 def test_the_probe_is_short():

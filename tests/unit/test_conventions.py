@@ -256,7 +256,8 @@ def test_equal_numbers_of_one_seed_are_within_no_spread():
 @pytest.mark.covers("F22")
 def test_docs_lead_to_what_there_is():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert "git clone" in readme
+    assert "Clone this repository" in readme
+    assert "github.com/dear-vlm" not in readme
     assert "docs/reference/api.md" in readme
     roles = (ROOT / "docs" / "how-to" / "find-roles.md").read_text(encoding="utf-8")
     assert 'pip install -e ".[roles]"' in roles
