@@ -40,7 +40,7 @@ def test_nothing_is_chosen_on_what_is_tested(validate, name, val, test):
     dataset = replace(with_validation(toy, val), name=name)
     job = job_of(dataset, validate=validate)
     kept, chosen_on = job.held()
-    tested = items_to_test(dataset, "all", drawn=job.items, validate=validate)
+    tested = items_to_test(dataset, "all", trained_items=job.items, validate=validate)
     assert {item.label for item in chosen_on} == {0, 1, 2}
     assert not {item.id for item in chosen_on} & {item.id for item in (*tested, *kept)}
 

@@ -213,7 +213,7 @@ def test_unreadable_test_images_are_named(setting, tmp_path):
         make_photos(mine / split, CLASSES, 2)
     data = open_dataset(mine)
     (made,) = cells(mine, methods=["zero_shot"])
-    undrawn = grid_module.items_to_test(data, "novel", drawn=grid_module.few_shot(data.train, 2, 1))
+    undrawn = grid_module.items_to_test(data, "novel", trained_items=grid_module.few_shot(data.train, 2, 1))
     (mine / undrawn[0].id).write_bytes(b"")
     (result,) = run_grid([made], setting())
     assert result.score("novel").unreadable == 1
@@ -256,7 +256,7 @@ def test_choices_that_cannot_work_are_refused_first(photos, setting):
 
 
 def test_no_images_left_to_test_on(photos, setting):
-    with pytest.raises(DataError, match="photos has no images left to test on, as training drew them all: use fewer"):
+    with pytest.raises(DataError, match="no images left to test on, because all were used for training: use fewer"):
         run_grid(cells(photos, shots=[16], methods=["zero_shot"]), setting())
     assert not setting().out.exists()
 

@@ -194,8 +194,8 @@ def test_photos_that_are_nearly_the_same_are_found_and_others_are_not(twins, tin
     pictures = torch.stack([clip.preprocess_eval(data.open(item.id)) for item in items])
     same = dict(enumerate(model.for_classes(["a"]).image_features(pictures)))
     found = near_duplicates(model.for_classes(["a"]), data, items, same, drawn)
-    told = {one.tested for one in found.values()}
-    assert {one.trained for one in found.values()} == {"ant/0.png"}
+    told = {one.test_id for one in found.values()}
+    assert {one.train_id for one in found.values()} == {"ant/0.png"}
     assert {"ant/smaller.png", "bee/cropped.png"} <= told <= {"ant/smaller.png", "bee/cropped.png", "bee/mirrored.png"}
     assert near_duplicates(model, data, items, same, []) == {}
 

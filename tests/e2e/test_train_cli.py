@@ -207,7 +207,7 @@ def test_unbalanced_folders_get_the_mean_per_class(dear_, place, tmp_path):
     assert dear_(*train(place, uneven, tmp_path / "run"))[0] == 0
     sentence, more, _, head, *rows = dear_("eval", tmp_path / "run")[1].splitlines()
     assert " of 17 images " in sentence
-    assert more.startswith("Classes have 2 to 11 test images: if each counts the same, ")
+    assert more.startswith("Classes have 2 to 11 test images: averaged over classes, ")
     assert head.endswith("correct   mean per class")
     assert all(row.count("%") == 2 for row in rows)
 
@@ -334,7 +334,7 @@ BAD = {
     "absent": (["train", "dtd", "--out", "OUT", "--data-root", "EMPTY"], "DTD is not in"),
     "one class": (["train", "ONE", "--out", "OUT"], "has only one class folder, ant"),
     "empty class": (["train", "HOLLOW", "--out", "OUT"], "bee has no images: add some, or remove the folder."),
-    "no run": (["eval", "EMPTY"], "does not say what it was made from"),
+    "no run": (["eval", "EMPTY"], "does not record its data set"),
     "no adapter": (["eval", "EMPTY", "PHOTOS"], "holds no adapter"),
     "predict from nothing": (["predict", "EMPTY", "IMAGE"], "holds no adapter"),
     "no class list": (["predict", "MADE", "IMAGE", "--names", "none.txt"], "There is no file none.txt"),
@@ -384,7 +384,7 @@ def test_python_does_what_the_commands_do(dear_, place, made, tmp_path):
     on_other = make_photos(tmp_path / "other", ["x", "y"], 2, seed=1)
     assert dear.evaluate(model, on_other).scores == dear.evaluate(made, dear.open_dataset(on_other)).scores
     assert dear.evaluate(made, dear.open_dataset(place / "photos")).scores.images == 8  # those trained on are left out
-    with pytest.raises(ConfigError, match="A loaded model does not say what it was made from"):
+    with pytest.raises(ConfigError, match="A loaded model does not record its data set"):
         dear.evaluate(model)
     page = dear.report(made, out=tmp_path / "page.html", workers=1)
     assert page == tmp_path / "page.html"

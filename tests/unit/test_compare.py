@@ -137,7 +137,10 @@ def test_files_are_the_same_bytes_and_read_in_one_line(tmp_path):
     assert len(pairs) == 3 * 6
     page = (tmp_path / "one" / "compare.html").read_text()
     assert "&lt;only&gt;" in page
-    assert "Published numbers are not shown: they are of OpenAI&#39;s ViT-B/16, and this backbone is world." in page
+    assert (
+        "Published numbers are not shown: they were measured with OpenAI&#39;s ViT-B/16, and this backbone is world."
+        in page
+    )
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "linear_probe" in (tmp_path / "one" / "compare.md").read_text()
 

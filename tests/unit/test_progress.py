@@ -13,11 +13,11 @@ from cells import cell
 from dear.cli.console import cell_text, speaking
 from dear.entry import first_words
 from dear.errors import ConfigError, is_typed
-from dear.evaluation.eta import Pace
+from dear.evaluation.eta import RemainingTime
+from dear.progress import display as bars
+from dear.progress import stages as progress
 from dear.progress.display import Above, Bars, Lines, line_at, shown_of, watched
 from dear.progress.stages import Stage, duration, heard_by, stage, time_left
-from dear.progress.stages import display as bars
-from dear.progress.stages import stages as progress
 
 METRICS = {
     **{"step": 12, "steps": 500, "epoch": 3, "lr": 0.1, "skipped": 0, "images_per_second": 12.3, "problems": []},
@@ -247,13 +247,13 @@ def test_times_in_words(seconds, words):
 
 @pytest.mark.covers("F15")
 def test_the_time_left_of_a_grid_follows_its_cells():
-    pace = Pace(["dear", "dear", "dear", "zero_shot", "coop"], jobs=2)
+    pace = RemainingTime(["dear", "dear", "dear", "zero_shot", "coop"], jobs=2)
     pace.add("zero_shot", 1.0)
     pace.add("dear", None)  # was there before
     assert pace.left() is None
     pace.add("dear", 10.0)
     assert (pace.waiting, pace.left()) == (2, None)
-    pace = Pace(["dear"] * 4 + ["coop"], jobs=2)
+    pace = RemainingTime(["dear"] * 4 + ["coop"], jobs=2)
     for seconds in (10.0, 20.0, 30.0):
         pace.add("dear", seconds)
     assert pace.left() == pytest.approx((20 + 20) / 2)  # coop: as all so far

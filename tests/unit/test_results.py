@@ -194,7 +194,7 @@ def test_readouts_and_weights_of_format_1():
         (changed(extra=1), "x.json is not a valid result. There is no setting 'extra'."),
         (
             changed(readouts={"transfer": "decoupled"}),
-            "x.json is not a valid result. readouts name no default one.",
+            "x.json is not a valid result. readouts have no entry 'default'.",
         ),
         (
             changed(readouts={**READOUTS, "novel": "other"}),
@@ -212,11 +212,11 @@ def test_readouts_and_weights_of_format_1():
         ),
         (
             changed(protocol="few-shot"),
-            "x.json is not a valid result. a few-shot cell has scores of half 'all', first those on dtd.",
+            "x.json is not a valid result. a few-shot cell needs scores of half 'all', first those on dtd.",
         ),
         (
             changed(data="eurosat"),
-            "x.json is not a valid result. a base-to-novel cell has the scores of base and of novel on eurosat.",
+            "x.json is not a valid result. a base-to-novel cell needs scores for base and for novel on eurosat.",
         ),
     ],
 )
@@ -229,7 +229,7 @@ def test_a_file_that_is_no_cell_is_refused_in_a_sentence(text, message):
 def test_numbers_that_cannot_be_are_refused():
     with pytest.raises(ValidationError, match="less than or equal to 100"):
         PerClass(images=1, accuracy={"logits": 100.5})
-    with pytest.raises(ValidationError, match="3 unreadable images are more than the 2 images there are"):
+    with pytest.raises(ValidationError, match="there are 3 unreadable images, but only 2 images in all"):
         Scores(data="dtd", half="all", images=2, unreadable=3, accuracy={"logits": 0.0}, per_class={})
     with pytest.raises(ValidationError, match="class 'dotted' has the readouts other, not logits"):
         Scores(

@@ -78,7 +78,7 @@ def test_sentences_say_nothing_empty():
     )
     assert sentence(verdict(outcome(answers(0, 32), answers(0, 32)))) == (
         "0 % of 32 images it was not trained on are named correctly, expect at most 11 %; plain CLIP is right on the "
-        "same ones."
+        "same images."
     )
     with pytest.raises(ConfigError, match="needs plain CLIP's answers"):
         verdict(Evaluation(outcome([True], [True]).scores, torch.zeros(1), torch.ones(1), {}))
@@ -89,11 +89,11 @@ def test_unbalanced_classes_get_their_mean():
     right = [True] * 40 + [False] * 3 + [True]
     plain = [True] * 30 + [False] * 10 + [True] * 2 + [False] * 2
     assert balance_sentence(verdict(outcome(right, plain, labels))) == (
-        "Classes have 4 to 40 test images: if each counts the same, 62 % are correct, 62 % by plain CLIP."
+        "Classes have 4 to 40 test images: averaged over classes, 62 % are correct, 62 % with plain CLIP."
     )
     told = str(outcome(right, plain, labels).verdict())
     assert told.startswith("93 % of 44 images")
-    assert told.endswith("62 % by plain CLIP.")
+    assert told.endswith("62 % with plain CLIP.")
     assert balance_sentence(verdict(outcome(right[:8], plain[:8], [0, 1] * 4))) == ""
 
 
@@ -110,7 +110,7 @@ def test_the_interval_is_wilsons(share):
 
 @pytest.mark.parametrize(("right", "of"), [(-1, 3), (4, 3), (0, 0)])
 def test_no_share(right, of):
-    with pytest.raises(ConfigError, match="is no share"):
+    with pytest.raises(ConfigError, match="is not a share"):
         share_interval(right, of)
 
 

@@ -114,7 +114,7 @@ def _tested(job: Job) -> Any:
     from dear.evaluation.test_data import items_to_test
 
     try:
-        return items_to_test(job.dataset, "all", drawn=job.items)[0]
+        return items_to_test(job.dataset, "all", trained_items=job.items)[0]
     except DataError:
         return None
 

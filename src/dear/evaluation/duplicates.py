@@ -1,8 +1,8 @@
-"""Test photos that are nearly the same as a training photo: they make a result too good.
+"""Detection of test photos that nearly equal a training photo and therefore make a test result too good.
 
-Found in two steps. Plain CLIP's image features, which a test computes anyway, name the nearest training photo of each
-test photo; a pair counts if the cosine is high *and* small gray copies of the two, or one mirrored, agree. Features
-alone would also take two different photos of one thing for the same, and their cosines depend on the backbone:
+The search has two steps. Plain CLIP's image features, which a test computes anyway, give the nearest training photo of
+each test photo. A pair counts if the cosine is high *and* small gray copies of both photos, or of one mirrored, agree.
+Features alone would also match different photos of the same object, and their cosines depend on the backbone:
 docs/explanation/decisions.md has the measurements.
 """
 
@@ -26,15 +26,15 @@ from dear.model.model import Model
 
 COSINE, AGREEMENT = 0.9, 0.9
 SIDE = 16
-MOST = 5000
-"""Training photos that are looked at, at most."""
+MAX_TRAINING_PHOTOS = 5000
+"""With more training photos than this, the search is skipped."""
 
 
 class Duplicate(NamedTuple):
-    """A test photo and the training photo that it is nearly the same as."""
+    """A test photo and the training photo that it nearly equals, by their ids."""
 
-    tested: str
-    trained: str
+    test_id: str
+    train_id: str
     cosine: float
 
 
@@ -43,67 +43,68 @@ def near_duplicates(
     dataset: Dataset,
     items: Sequence[Item],
     features: Mapping[int, Tensor],
-    drawn: Sequence[Item],
+    trained_items: Sequence[Item],
     *,
     cache: Path | None = None,
     workers: int = 2,
 ) -> dict[int, Duplicate]:
-    """Duplicates by the place of the tested item.
+    """Find test items that nearly equal a training item; the keys are indices into `items`.
 
     Args:
-        model: whose CLIP made the features.
-        dataset: what both are items of.
-        items: the tested ones.
-        features: plain CLIP's features of the tested ones, of unit length, by place.
-        drawn: those that were trained on.
+        model: the model whose CLIP computed the features.
+        dataset: the data set that both kinds of items belong to.
+        items: the test items.
+        features: plain CLIP's unit-length features of the test items, by index.
+        trained_items: the training items.
         cache: folder for the frozen layers' outputs.
         workers: number of image-loading threads.
     """
-    if not features or not drawn or len(drawn) > MOST:
+    if not features or not trained_items or len(trained_items) > MAX_TRAINING_PHOTOS:
         return {}
-    kept, trained_NE = _features(model.plain(), dataset, drawn, cache, workers)
-    if not kept:
+    readable, trained_NE = _features(model.plain(), dataset, trained_items, cache, workers)
+    if not readable:
         return {}
-    places = sorted(features)
-    best = (torch.stack([features[place].float() for place in places]) @ trained_NE.T).max(dim=1)
-    found = {}
-    for place, cosine, at in zip(places, best.values.tolist(), best.indices.tolist(), strict=True):
-        tested, trained = items[place].id, drawn[kept[at]].id
-        if cosine >= COSINE and agreement(dataset, tested, trained) >= AGREEMENT:
-            found[place] = Duplicate(tested, trained, cosine)
-    return found
+    indices = sorted(features)
+    nearest = (torch.stack([features[index].float() for index in indices]) @ trained_NE.T).max(dim=1)
+    duplicates = {}
+    for index, cosine, row in zip(indices, nearest.values.tolist(), nearest.indices.tolist(), strict=True):
+        test_id, train_id = items[index].id, trained_items[readable[row]].id
+        if cosine >= COSINE and agreement(dataset, test_id, train_id) >= AGREEMENT:
+            duplicates[index] = Duplicate(test_id, train_id, cosine)
+    return duplicates
 
 
-def duplicates_sentence(found: Mapping[int, Duplicate], right: Tensor) -> str:
-    """What they mean for a result; `right` says of every tested photo whether it was named correctly."""
-    first = next(iter(found.values()))
-    told = (
-        f"{len(found)} of {len(right)} test photos nearly equal a training photo, such as {first.tested} and "
-        f"{first.trained}: the result is too good"
+def duplicates_sentence(duplicates: Mapping[int, Duplicate], right: Tensor) -> str:
+    """Return a warning about the duplicates; `right` is true for every test photo that was named correctly."""
+    first = next(iter(duplicates.values()))
+    message = (
+        f"{len(duplicates)} of {len(right)} test photos nearly equal a training photo, such as {first.test_id} and "
+        f"{first.train_id}: the result is too good"
     )
-    rest = torch.ones(len(right), dtype=torch.bool)
-    rest[list(found)] = False
-    if not bool(rest.any()):
-        return f"{told}, and nothing else was tested."
-    return f"{told}; without them {100 * float(right[rest].double().mean()):.1f} % of {int(rest.sum())} are right."
+    unique = torch.ones(len(right), dtype=torch.bool)
+    unique[list(duplicates)] = False
+    if not bool(unique.any()):
+        return f"{message}, and nothing else was tested."
+    percent = 100 * float(right[unique].double().mean())
+    return f"{message}; without them {percent:.1f} % of {int(unique.sum())} are right."
 
 
 def _features(
-    plain: Model, dataset: Dataset, drawn: Sequence[Item], cache: Path | None, workers: int
+    plain: Model, dataset: Dataset, items: Sequence[Item], cache: Path | None, workers: int
 ) -> tuple[list[int], Tensor]:
-    """Which training photos can be read, and plain CLIP's features of them."""
+    """Indices of the readable items, and plain CLIP's features of them."""
     problems: dict[int, str] = {}
-    parts = list(
+    batches = list(
         evaluation_states(
-            plain, dataset, drawn, cache=cache, batch_size=64, workers=workers, problems=problems, names=["feature"]
+            plain, dataset, items, cache=cache, batch_size=64, workers=workers, problems=problems, names=["feature"]
         )
     )
-    rows = [unit(part.states["feature"]).cpu() for part in parts]
-    return [index for part in parts for index in part.indices], torch.cat(rows) if rows else torch.zeros(0, 0)
+    rows = [unit(batch.states["feature"]).cpu() for batch in batches]
+    return [index for batch in batches for index in batch.indices], torch.cat(rows) if rows else torch.zeros(0, 0)
 
 
 def agreement(dataset: Dataset, first: str, second: str) -> float:
-    """Correlation of small gray copies of two images, or of one and the other mirrored; -1 if one cannot be read."""
+    """Correlation of small gray copies of two images, the larger of plain and mirrored; -1 if one is unreadable."""
     try:
         a, b = (_small(dataset.open(one)) for one in (first, second))
     except ImageError:

@@ -1,4 +1,4 @@
-"""How long a grid still takes, from what its cells took so far."""
+"""Estimates the remaining time of a grid from the time that its finished cells took."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Iterable
 from statistics import fmean
 
 FIRST = 3
-"""Cells that have to be done before the others are foretold."""
+"""Number of finished cells before an estimate is made."""
 
 
-class Pace:
-    """Foretells the rest of a grid: a cell takes as long as those of its method did, or as all did."""
+class RemainingTime:
+    """Estimates a cell's time as the mean over finished cells of its method, or over all if there are none."""
 
     def __init__(self, methods: Iterable[str], jobs: int = 1) -> None:
         self._waiting, self._jobs = Counter(methods), jobs
         self._took: dict[str, list[float]] = {}
 
     def add(self, method: str, seconds: float | None) -> None:
-        """One more cell of a method is there; None if it was there before."""
+        """Count a finished cell of a method; `seconds` is None if it was finished in an earlier run."""
         self._waiting[method] -= 1
         if seconds is not None:
             self._took.setdefault(method, []).append(seconds)
 
     @property
     def waiting(self) -> int:
-        """Cells that are not there yet."""
+        """Number of unfinished cells."""
         return sum(self._waiting.values())
 
     def left(self) -> float | None:
-        """Seconds left; None as long as too few cells are done."""
+        """Estimated seconds left; None while too few cells are finished."""
         everything = [one for seconds in self._took.values() for one in seconds]
         if len(everything) < FIRST:
             return None

@@ -1,4 +1,4 @@
-"""Accuracy on test images, by every readout of a method at once. An image that cannot be read counts as wrong."""
+"""Evaluates a model on test images, for every readout of its method at once; an unreadable image counts as wrong."""
 
 from __future__ import annotations
 
@@ -22,38 +22,40 @@ from dear.model.model import Model
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores, the class picked for every image (-1 if it is unreadable), how surely, and what could not be read."""
+    """The result of a test: scores, the answer to every image, and the images that could not be read."""
 
     scores: Scores
     picks: Tensor
-    """By the default readout."""
+    """The class that the default readout picks for each image, -1 if the image is unreadable."""
     confidence: Tensor
+    """The probability of each picked class."""
     problems: dict[int, str]
+    """One message for each unreadable image, by index."""
     weights: dict[str, float] = field(default_factory=dict)
     """The method's learned weights, by name."""
     plain: Scores | None = None
-    """What plain CLIP scores on the same images, if it was asked for."""
+    """Scores of plain CLIP on the same images, if requested."""
     method: str = ""
     """Name of the method."""
     labels: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
-    """The right class of every image."""
+    """The right class of each image."""
     plain_picks: Tensor | None = None
-    """What plain CLIP picks, if it was asked for."""
+    """The classes that plain CLIP picks, if requested."""
     readout: str = ""
-    """Name of the default readout, by which `picks` were made."""
+    """Name of the default readout, which gave `picks`."""
     new: Newness = "unknown"
-    """What of the test is known to be new to the model."""
+    """What in the test is known to be new to the model."""
     warnings: tuple[str, ...] = ()
-    """What makes the scores doubtful, each in a sentence: test photos that are nearly training photos."""
+    """Sentences about what makes the scores doubtful, such as test photos that nearly equal training photos."""
 
     def verdict(self) -> Verdict:
-        """What the test means, beside plain CLIP; as text it is one sentence, or two if classes are unbalanced."""
+        """Compare the test with plain CLIP; as text, one sentence, or two if classes are unbalanced."""
         return verdict(self)
 
     def __repr__(self) -> str:
         """The scores in one line."""
-        told = ", ".join(f"{name} {value:.1f} %" for name, value in self.scores.accuracy.items())
-        return f"Evaluation({self.method} on {self.scores.images:,} images of {self.scores.data}: {told})"
+        accuracies = ", ".join(f"{name} {value:.1f} %" for name, value in self.scores.accuracy.items())
+        return f"Evaluation({self.method} on {self.scores.images:,} images of {self.scores.data}: {accuracies})"
 
 
 @torch.inference_mode()
@@ -70,9 +72,9 @@ def evaluate_items(
     progress: Callable[[int], None] | None = None,
     features: dict[int, Tensor] | None = None,
 ) -> Evaluation:
-    """Score a model on items whose labels are numbers of its classes; on request plain CLIP as well.
+    """Score a model on items whose labels are indices of its classes; with `beside_plain`, score plain CLIP too.
 
-    `features` is filled with plain CLIP's image features by the place of the item, if plain CLIP is asked for.
+    With `beside_plain`, a dictionary passed as `features` is filled with plain CLIP's image features by item index.
     """
     if not items:
         raise DataError(f"{dataset.name} has no images to test on.")
@@ -126,7 +128,7 @@ def _scored(
     problems: Mapping[int, str],
     by_readout: Mapping[str, Tensor],
 ) -> Scores:
-    """How many answers are right, by readout and by class."""
+    """Accuracy by readout and by class."""
     right = {name: picked == labels for name, picked in by_readout.items()}
     return Scores(
         data=data,
@@ -140,7 +142,7 @@ def _scored(
 
 
 def _plain_picks(plain: Model, one: StateBatch, features: dict[int, Tensor] | None) -> Tensor:
-    """What plain CLIP says; its features are kept by the place of the image if they are asked for."""
+    """The classes that plain CLIP picks; its features are added to `features`, if any, by image index."""
     out = plain(given=one.states)
     if features is not None:
         features.update(zip(one.indices, out.features["cls"].half().cpu(), strict=True))
@@ -149,17 +151,17 @@ def _plain_picks(plain: Model, one: StateBatch, features: dict[int, Tensor] | No
 
 
 def _check_classes(names: Sequence[str], dataset: Dataset, half: Half) -> None:
-    """Refuse to score answers among other classes than the data set's, or in another order."""
+    """Raise an error unless the model's classes are the data set's, in the same order."""
     asked = labels_of(dataset, half)
     if tuple(names) != dataset.class_names[asked.start : asked.stop]:
         raise ConfigError(
-            f"The model's classes are not the {half} classes of {dataset.name} in their order, so its answers would be "
-            f"scored wrongly: test model.for_classes(…) with the data set's own."
+            f"The model's classes differ from the {half} classes of {dataset.name} or from their order, so that its "
+            f"answers would be scored wrongly: evaluate model.for_classes(…) with the classes of the data set."
         )
 
 
 def _per_class(names: Sequence[str], labels: Tensor, right: Mapping[str, Tensor]) -> dict[str, PerClass]:
-    """Counts of each class in one pass over the images."""
+    """Number of images and accuracy of each class, in one pass over the images."""
     images = torch.bincount(labels, minlength=len(names)).tolist()
     hits = {
         name: torch.bincount(labels[one], minlength=len(names)).tolist() if len(labels) else [0] * len(names)
@@ -167,10 +169,10 @@ def _per_class(names: Sequence[str], labels: Tensor, right: Mapping[str, Tensor]
     }
     return {
         name: PerClass(
-            images=images[place],
-            accuracy={r: 100 * counts[place] / images[place] if images[place] else 0.0 for r, counts in hits.items()},
+            images=images[index],
+            accuracy={r: 100 * counts[index] / images[index] if images[index] else 0.0 for r, counts in hits.items()},
         )
-        for place, name in enumerate(names)
+        for index, name in enumerate(names)
     }
 
 

@@ -29,7 +29,7 @@ from dear.engine.loop import Metrics
 from dear.engine.run import CHECKPOINT, read_run, run_job
 from dear.errors import REFUSALS, ConfigError, DataError, DearError, TrainingError, is_typed, option
 from dear.evaluation.cells import Cell, Setting
-from dear.evaluation.eta import Pace
+from dear.evaluation.eta import RemainingTime
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.memory import watch_peak
 from dear.evaluation.processes import begin_process
@@ -86,7 +86,7 @@ def _run_and_write(
 ) -> list[CellResult]:
     """Run the cells in a folder that is held, writing tables after every one."""
     results: dict[int, CellResult] = {}
-    pace, began = Pace((cell.method for cell in cells), jobs), time.time()
+    pace, began = RemainingTime((cell.method for cell in cells), jobs), time.time()
 
     def keep(index: int, result: CellResult) -> None:
         results[index] = result
@@ -355,7 +355,8 @@ def _tested(
     dataset = _dataset(name, root)
     if dataset.test and not validate and (shots or seed):
         return _tested(name, half, root, validate, 0, 0)
-    items = items_to_test(dataset, half, drawn=few_shot(dataset.train, shots, seed) if shots else (), validate=validate)
+    trained_items = few_shot(dataset.train, shots, seed) if shots else ()
+    items = items_to_test(dataset, half, trained_items=trained_items, validate=validate)
     labels = labels_of(dataset, half)
     images = [(item.id, item.label, dataset.content_of(item.id)) for item in items]
     content = [dataset.class_names[labels.start : labels.stop], dataset.template, images]

@@ -1,4 +1,4 @@
-"""The largest amount of memory that a piece of work took, measured honestly or not at all."""
+"""Measures the peak memory of a piece of work, and returns None where a correct measurement is impossible."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PROCESS = Path("/proc/self")
 
 
 def watch_peak(device: str) -> Callable[[], float | None]:
-    """Begin to watch; what is returned tells the peak since then in MB, or None if it cannot be told.
+    """Start measuring; the returned function gives the peak since then in MB, or None if it is unknown.
 
-    On a GPU it is what tensors took, elsewhere what the whole process took. A process that has been larger before can
-    be watched only where the system can forget its former peak.
+    On a GPU this is the memory of tensors, elsewhere that of the whole process. A process that was larger before can
+    be measured only where the system can reset its former peak.
     """
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(device)
@@ -44,7 +44,7 @@ def _since_reset() -> float | None:
 
 
 def _largest() -> float | None:
-    """The peak of the whole life of the process."""
+    """The peak since the process started."""
     if sys.platform == "win32":
         return None
     unit = 1 if sys.platform == "darwin" else 1024
@@ -52,7 +52,7 @@ def _largest() -> float | None:
 
 
 def _give_back() -> None:
-    """Return memory that earlier work has freed to the system, so that it does not count as this work's."""
+    """Return freed memory to the system, so that memory of earlier work does not count."""
     gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

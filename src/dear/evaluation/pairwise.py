@@ -1,4 +1,4 @@
-"""Methods against each other over the same cells: paired differences, tests, their correction, and what each costs."""
+"""Pairwise comparison of methods on the same cells: paired differences, corrected significance tests, and cost."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from dear.evaluation.statistics import SignedRank, holm, interval, signed_rank
 from dear.evaluation.summary import Row, Summary
 
 LEVEL = 0.05
-"""A corrected p below this counts as a difference."""
+"""A difference is significant if its corrected p value is below this."""
 
 
-class Pair(NamedTuple):
-    """Two methods on the cells that both have, by one column."""
+class MethodPair(NamedTuple):
+    """Two methods compared by one column, on the cells that both have."""
 
     first: Row
     second: Row
     column: str
     test: SignedRank
-    """Of first − second."""
+    """Test of first − second."""
     corrected: float
-    """p after Holm's correction for all pairs of the column."""
+    """The p value after Holm's correction for all pairs of the column."""
 
     @property
     def differs(self) -> bool:
-        """Whether the difference is larger than chance explains."""
+        """Whether the difference is significant."""
         return self.corrected < LEVEL
 
 
-class Behind(NamedTuple):
-    """A method's mean difference to another one, with its 95 % interval if there are several cells."""
+class Gap(NamedTuple):
+    """A method's mean difference to another method, with its 95 % interval if there are several cells."""
 
     row: Row
     difference: float
@@ -42,9 +42,9 @@ class Behind(NamedTuple):
 
 
 class Effort(NamedTuple):
-    """What a method costs, as the median over its cells; None if no cell tells.
+    """What a method costs, as medians over its cells; None if no cell recorded it.
 
-    The median: some cells fill the cache that all use, and some run beside other work.
+    Medians are used because some cells fill the shared cache, and some run beside other work.
     """
 
     parameters: float | None
@@ -53,32 +53,32 @@ class Effort(NamedTuple):
     artefact_bytes: float | None
 
 
-def all_pairs(summary: Summary, column: str, rows: Sequence[Row]) -> list[Pair]:
-    """Every pair of rows in their order, corrected for the number of pairs."""
-    found = list(combinations(rows, 2))
-    tests = [signed_rank(*paired(summary, column, first, second)) for first, second in found]
+def all_pairs(summary: Summary, column: str, rows: Sequence[Row]) -> list[MethodPair]:
+    """Compare every pair of rows, in their order, with p values corrected for the number of pairs."""
+    pairs = list(combinations(rows, 2))
+    tests = [signed_rank(*paired(summary, column, first, second)) for first, second in pairs]
     corrected = holm([test.p for test in tests])
-    return [Pair(*pair, column, test, p) for pair, test, p in zip(found, tests, corrected, strict=True)]
+    return [MethodPair(*pair, column, test, p) for pair, test, p in zip(pairs, tests, corrected, strict=True)]
 
 
 def paired(summary: Summary, column: str, first: Row, second: Row) -> tuple[list[float], list[float]]:
-    """The numbers of two rows on the (seed, data set) that both have, in one order."""
+    """The numbers of two rows for every (seed, data set) that both have, in the same order."""
     one, other = (_by_cell(summary, column, row) for row in (first, second))
     both = sorted(one.keys() & other.keys())
     return [one[key] for key in both], [other[key] for key in both]
 
 
-def behind(summary: Summary, column: str, rows: Sequence[Row], best: Row) -> list[Behind]:
-    """How far each row is from one of them, over the cells that both have."""
-    found = []
+def gaps_to(summary: Summary, column: str, rows: Sequence[Row], best: Row) -> list[Gap]:
+    """The difference of each row to the best one, over the cells that both have."""
+    gaps = []
     for row in rows:
         a, b = paired(summary, column, row, best)
         differences = [one - other for one, other in zip(a, b, strict=True)]
         if differences:
             mean = fmean(differences)
             ends = interval(differences)
-            found.append(Behind(row, mean, *(ends or (mean, mean))))
-    return found
+            gaps.append(Gap(row, mean, *(ends or (mean, mean))))
+    return gaps
 
 
 def effort(cells: Sequence[CellResult]) -> Effort:
@@ -87,8 +87,8 @@ def effort(cells: Sequence[CellResult]) -> Effort:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    told = [value for value in values if value is not None]
-    return median(told) if told else None
+    recorded = [value for value in values if value is not None]
+    return median(recorded) if recorded else None
 
 
 def _by_cell(summary: Summary, column: str, row: Row) -> dict[tuple[int, str], float]:

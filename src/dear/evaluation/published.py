@@ -1,4 +1,4 @@
-"""Published numbers, the paper's and its peers', as printed, from the package's data. Nothing here corrects them."""
+"""Reads the published numbers of the paper and of other methods, exactly as printed, from the package's data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dear.evaluation.results import Backbone, Protocol, harmonic_mean
 
 AVERAGE = "average"
-"""Stands for a data set's name if the paper averages over data sets (or over targets)."""
+"""Used instead of a data set's name for the paper's average over data sets or targets."""
 
 TABLES = (
     "base-to-novel",
@@ -24,12 +24,12 @@ TABLES = (
     "entropy-threshold",
     "roles",
 )
-"""Names of the tables, the paper's main ones first: if two tables print the same quantity, the first is found."""
+"""Names of the tables, the paper's main ones first: if two tables print the same quantity, the first one counts."""
 
 OWN = "own-publications"
-"""Averages that the other methods' own publications print, with where each was found."""
+"""Averages that the other methods' own publications print, each with its source."""
 BACKBONES = ("ViT-B-16", "ViT-B-16-quickgelu", "vit_base_patch16_clip_224.openai")
-"""Names of the backbone that published numbers are of; the first two with OpenAI's weights."""
+"""Names of the backbone of all published numbers; the first two count only with OpenAI's weights."""
 
 Quantity = Literal["base", "novel", "hm", "accuracy"]
 
@@ -41,7 +41,7 @@ class _Strict(BaseModel):
 
 
 class Printed(_Strict):
-    """What a table prints for one method on one data set, in per cent; None if it prints nothing."""
+    """Numbers that a table prints for one method on one data set, in per cent; None where it prints nothing."""
 
     base: float | None = None
     novel: float | None = None
@@ -60,7 +60,7 @@ class Printed(_Strict):
 
     @property
     def hm_follows(self) -> bool:
-        """Whether the printed harmonic mean can be that of base and novel before all three were rounded."""
+        """Whether the printed harmonic mean agrees with the printed base and novel, up to rounding of all three."""
         if self.base is None or self.novel is None or self.hm is None:
             return True
         least = harmonic_mean(self.base - _HALF_DIGIT, self.novel - _HALF_DIGIT)
@@ -78,7 +78,7 @@ class PublishedRow(_Strict):
     spread: dict[str, Printed] = {}
     """Standard deviation over seeds, if the paper prints it."""
     source: str = ""
-    """Where the numbers were found, if not in the table."""
+    """Source of the numbers, if it is not the table."""
 
 
 class PublishedTable(_Strict):
@@ -90,8 +90,8 @@ class PublishedTable(_Strict):
     rows: tuple[PublishedRow, ...] = Field(min_length=1)
 
 
-class Found(NamedTuple):
-    """A published entry and the table it stands in, or where else it was found."""
+class PublishedEntry(NamedTuple):
+    """A published entry with its source: a table of the paper, or another publication."""
 
     source: str
     printed: Printed
@@ -110,32 +110,32 @@ def readout_variant(variant: str, readout: str) -> str:
     return ",".join(filter(None, (variant, f"readout={readout}")))
 
 
-def find_published(protocol: Protocol, method: str, variant: str = "", data: str = AVERAGE) -> Found | None:
-    """What the paper prints for a method (as the grid names it) on a data set, or None."""
-    return next(filter(None, (_found(name, protocol, method, variant, data) for name in TABLES)), None)
+def find_published(protocol: Protocol, method: str, variant: str = "", data: str = AVERAGE) -> PublishedEntry | None:
+    """What the paper prints for a method (by the name that the grid uses) on a data set, or None."""
+    return next(filter(None, (_find_entry(name, protocol, method, variant, data) for name in TABLES)), None)
 
 
-def own_publication(protocol: Protocol, method: str, variant: str = "") -> Found | None:
+def own_publication(protocol: Protocol, method: str, variant: str = "") -> PublishedEntry | None:
     """The average that a method's own publication prints, or None."""
-    return _found(OWN, protocol, method, variant, AVERAGE)
+    return _find_entry(OWN, protocol, method, variant, AVERAGE)
 
 
-def _found(table_name: str, protocol: Protocol, method: str, variant: str, data: str) -> Found | None:
+def _find_entry(table_name: str, protocol: Protocol, method: str, variant: str, data: str) -> PublishedEntry | None:
     table, wanted = published_table(table_name), _settings(variant)
     for row in table.rows if table.protocol == protocol else ():
         if row.method == method and _settings(row.variant) == wanted and data in row.scores:
-            return Found(row.source or table.source, row.scores[data], row.spread.get(data))
+            return PublishedEntry(row.source or table.source, row.scores[data], row.spread.get(data))
     return None
 
 
 def is_published_backbone(backbone: Backbone) -> bool:
-    """Whether a backbone is OpenAI's ViT-B/16, which published numbers are of."""
+    """Whether a backbone is OpenAI's ViT-B/16, the backbone of all published numbers."""
     name = backbone.name.rpartition("/")[2]
     return name == BACKBONES[2] or (name in BACKBONES[:2] and backbone.pretrained == "openai")
 
 
 def data_sets(protocol: Protocol) -> tuple[str, ...]:
-    """The data sets over which the paper's average of a protocol goes; () if it prints no table."""
+    """The data sets that the paper averages over in a protocol; () if it prints no table."""
     for table in map(published_table, TABLES):
         if table.protocol == protocol:
             names = (name for name in table.rows[0].scores if name != AVERAGE)

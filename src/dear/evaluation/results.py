@@ -1,4 +1,4 @@
-"""What one cell of a grid found, as strict JSON: the grid writes it, tables and reports read it."""
+"""The result of one cell of a grid as strict JSON: the grid writes it, tables and reports read it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def harmonic_mean(base: float, novel: float) -> float:
 
 
 def purpose(protocol: Protocol, half: Half, is_source: bool) -> Purpose:
-    """What a test is for: it decides which of a method's readouts gives its number."""
+    """The purpose of a test, which decides which of a method's readouts is used."""
     if protocol in ("cross-dataset", "domain"):
         return "default" if is_source else "transfer"
     return "novel" if half == "novel" else "default"
@@ -58,17 +58,17 @@ class Scores(_Strict):
     """Per cent, top-1, by the name of the readout."""
     per_class: dict[str, PerClass]
     problems: tuple[str, ...] = Field(default=(), strict=False)
-    """What was wrong with each unreadable image."""
+    """One message for each unreadable image."""
 
     def __repr__(self) -> str:
         """One line without the classes."""
-        told = ", ".join(f"{name} {value:.1f} %" for name, value in self.accuracy.items())
-        return f"Scores({self.data}, {self.half}, {self.images:,} images: {told})"
+        accuracies = ", ".join(f"{name} {value:.1f} %" for name, value in self.accuracy.items())
+        return f"Scores({self.data}, {self.half}, {self.images:,} images: {accuracies})"
 
     @model_validator(mode="after")
     def _unreadable_are_among_images(self) -> Scores:
         if self.unreadable > self.images:
-            raise ValueError(f"{self.unreadable} unreadable images are more than the {self.images} images there are")
+            raise ValueError(f"there are {self.unreadable} unreadable images, but only {self.images} images in all")
         return self
 
     @model_validator(mode="after")
@@ -99,27 +99,27 @@ class CellResult(_Strict):
     seed: int = Field(ge=0)
     shots: int = Field(ge=0)
     recipe: RecipeKind = "own"
-    """Trained by the method's own recipe, or by the one that all methods share."""
+    """Trained with the method's own recipe, or with the recipe that all methods share."""
     tested_on: Literal["test", "validation"] = "test"
     """Test images, or images of the training split that were not trained on and the validation split."""
     epochs: int | None = Field(default=None, ge=1)
     cached_views: int = Field(default=0, ge=0)
-    """Cached views per image that it was trained on; 0: new views in every epoch."""
+    """Number of cached training views per image; 0: new views in every epoch."""
     readouts: dict[Purpose, Name]
-    """Which readout gives the number of a test, by the test's purpose; without an entry it is the default one."""
+    """The readout to use for a test, by the test's purpose; a purpose without an entry uses "default"."""
     scores: tuple[Scores, ...] = Field(min_length=1, strict=False)
     weights: dict[Name, float]
-    """Numbers that the method has learned to weigh its parts with, by name; empty if it has none."""
+    """Learned weights of the method's features, by name; empty if it has none."""
     seconds: float = Field(ge=0)
     steps: int = Field(ge=0)
     skipped: int = Field(ge=0)
     parameters: int | None = Field(default=None, ge=0)
-    """How many numbers were trained."""
+    """Number of trained parameters."""
     peak_memory_mb: float | None = Field(default=None, ge=0)
     artefact_bytes: int | None = Field(default=None, ge=0)
     adapter_sha256: Sha256 | None
     threads: int | None = Field(default=None, ge=1)
-    """Threads that it was computed with on a CPU: only the same number gives the same bytes."""
+    """Number of CPU threads: only the same number of threads gives the same bytes."""
     versions: dict[str, str]
     backbone: Backbone
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -130,22 +130,22 @@ class CellResult(_Strict):
 
     @model_validator(mode="after")
     def _scores_fit_the_protocol(self) -> CellResult:
-        found = [(one.data, one.half) for one in self.scores]
-        if len(set(found)) < len(found):
-            raise ValueError("two scores are of the same data set and half")
+        tests = [(one.data, one.half) for one in self.scores]
+        if len(set(tests)) < len(tests):
+            raise ValueError("two scores have the same data set and half")
         if self.protocol == "base-to-novel":
-            if sorted(found) != [(self.data, "base"), (self.data, "novel")]:
-                raise ValueError(f"a base-to-novel cell has the scores of base and of novel on {self.data}")
-        elif found[0] != (self.data, "all") or any(half != "all" for _, half in found):
-            raise ValueError(f"a {self.protocol} cell has scores of half 'all', first those on {self.data}")
-        elif self.protocol == "few-shot" and len(found) > 1:
-            raise ValueError(f"a few-shot cell has scores on {self.data} only")
+            if sorted(tests) != [(self.data, "base"), (self.data, "novel")]:
+                raise ValueError(f"a base-to-novel cell needs scores for base and for novel on {self.data}")
+        elif tests[0] != (self.data, "all") or any(half != "all" for _, half in tests):
+            raise ValueError(f"a {self.protocol} cell needs scores of half 'all', first those on {self.data}")
+        elif self.protocol == "few-shot" and len(tests) > 1:
+            raise ValueError(f"a few-shot cell must have scores on {self.data} only")
         return self
 
     @model_validator(mode="after")
     def _readouts_are_there(self) -> CellResult:
         if "default" not in self.readouts:
-            raise ValueError("readouts name no default one")
+            raise ValueError("readouts have no entry 'default'")
         known = self.scores[0].accuracy
         for one in self.scores:
             if one.accuracy.keys() != known.keys():
@@ -157,49 +157,49 @@ class CellResult(_Strict):
         return self
 
     def score(self, half: Half) -> Scores:
-        """The scores of a half: base or novel, or "all" for those on the data that was trained on."""
+        """The scores of a half: base or novel, or "all" for the scores on the training data set."""
         for one in self.scores:
             if one.half == half:
                 return one
         raise DataError(f"The {self.protocol} cell of {self.method} on {self.data} has no half {half!r}.")
 
     def readout(self, scores: Scores) -> str:
-        """The name of the readout by which the protocol reads these scores of the cell."""
+        """The name of the readout that the protocol uses for these scores of the cell."""
         wanted = purpose(self.protocol, scores.half, scores.data == self.data)
         return self.readouts.get(wanted, self.readouts["default"])
 
     def reading(self, scores: Scores, readout: str | None = None) -> float:
-        """Per cent, top-1, of these scores of the cell: by the protocol's readout, or by the one named."""
+        """Top-1 accuracy in per cent of these scores, for the protocol's readout or for the named one."""
         return scores.accuracy[self.readout(scores) if readout is None else readout]
 
     def harmonic_mean(self, readout: str | None = None) -> float:
-        """Harmonic mean of base and novel accuracy: by the protocol's readouts, or by the one named."""
+        """Harmonic mean of base and novel accuracy, for the protocol's readouts or for the named one."""
         base, novel = self.score("base"), self.score("novel")
         return harmonic_mean(self.reading(base, readout), self.reading(novel, readout))
 
     @property
     def readout_names(self) -> tuple[str, ...]:
-        """Every readout that the method was scored by."""
+        """All readouts that have scores."""
         return tuple(self.scores[0].accuracy)
 
     @property
     def source(self) -> Scores:
-        """Scores on the data that was trained on, of a protocol that tests elsewhere."""
+        """Scores on the training data set, for protocols that also test other data sets."""
         return self.score("all")
 
     @property
     def targets(self) -> tuple[Scores, ...]:
-        """Scores on data that was not trained on."""
+        """Scores on the other data sets."""
         return tuple(one for one in self.scores if one.data != self.data)
 
     @property
     def images(self) -> int:
-        """All test images."""
+        """Number of test images."""
         return sum(one.images for one in self.scores)
 
     @property
     def unreadable(self) -> int:
-        """All test images that could not be read."""
+        """Number of test images that could not be read."""
         return sum(one.unreadable for one in self.scores)
 
     def to_json(self) -> str:
@@ -208,9 +208,9 @@ class CellResult(_Strict):
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "the cell") -> CellResult:
-        """Parse and check a cell, also one of format 1; all problems are named at once."""
-        told: dict[str, Any] = {"where": where, "what": "the result of a cell", "error": DataError}
-        data, version = documents.check(documents.parse(text, **told), **told, form=FORMAT, newest=FORMAT_VERSION)
+        """Parse and check a cell, also one of format 1; an error lists all problems."""
+        names: dict[str, Any] = {"where": where, "what": "the result of a cell", "error": DataError}
+        data, version = documents.check(documents.parse(text, **names), **names, form=FORMAT, newest=FORMAT_VERSION)
         try:
             return cls.model_validate(from_format_1(data) if version == 1 else data)
         except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Means with their spread, intervals, paired tests and their correction. Pure arithmetic on numbers."""
+"""Statistics of results: means with deviations, confidence intervals, paired tests and Holm's correction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scipy.stats import binomtest, rankdata
 from dear.errors import ConfigError
 
 SAME = 9
-"""Digits after which two differences count as equal: sums in another order differ in later ones."""
+"""Decimals to which differences are rounded: sums in another order differ in later ones."""
 
 
 class Stat(NamedTuple):
@@ -94,28 +94,28 @@ def paired_test(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> 
 def signed_rank(a: Sequence[float], b: Sequence[float]) -> SignedRank:
     """Wilcoxon's signed-rank test of a − b, exact for any number of pairs and with ties.
 
-    Pairs without a difference say nothing and are left out, as Wilcoxon did; ties share their mean rank.
+    Pairs without a difference carry no information and are left out, as Wilcoxon did; ties share their mean rank.
     """
     differences = [round(one - other, SAME) for one, other in zip(a, b, strict=True)]
-    told = [one for one in differences if one]
-    better = sum(one > 0 for one in told)
+    nonzero = [one for one in differences if one]
+    better = sum(one > 0 for one in nonzero)
     mean = fmean(differences) if differences else 0.0
-    return SignedRank(mean, better, len(told) - better, len(differences), _rank_p_value(told))
+    return SignedRank(mean, better, len(nonzero) - better, len(differences), _rank_p_value(nonzero))
 
 
 def share_interval(right: int, of: int, level: float = 0.95) -> Interval:
-    """Wilson's interval of a share, between 0 and 1; unlike the usual one it also holds for few and for all right."""
+    """Wilson's interval of a share, between 0 and 1; unlike the normal one it is valid for few answers or all right."""
     if not 0 <= right <= of or of < 1:
-        raise ConfigError(f"{right} of {of} is no share: give at least one answer, and at most as many right ones.")
-    found = binomtest(right, of).proportion_ci(level, method="wilson")
-    return Interval(float(found.low), float(found.high))
+        raise ConfigError(f"{right} of {of} is not a share: it needs 0 <= right <= of, and at least one answer.")
+    ends = binomtest(right, of).proportion_ci(level, method="wilson")
+    return Interval(float(ends.low), float(ends.high))
 
 
 def answers_test(first: Sequence[bool], second: Sequence[bool]) -> AnswerTest:
-    """McNemar's exact test: whether one of two is right alone more often than the other, beyond what a coin gives.
+    """McNemar's exact test: whether one of two models is right alone significantly more often than the other.
 
-    `first` and `second` say which answers are right, in the same order. Questions that both get right, or both wrong,
-    say nothing.
+    `first` and `second` mark the right answers, in the same order. Questions that both answer rightly, or both wrongly,
+    carry no information.
     """
     pairs = list(zip(first, second, strict=True))
     one = sum(bool(a) and not b for a, b in pairs)
@@ -125,12 +125,12 @@ def answers_test(first: Sequence[bool], second: Sequence[bool]) -> AnswerTest:
 
 
 def smallest_p(n: int) -> float:
-    """The smallest p that `signed_rank` can give for a number of pairs: all differences on one side."""
+    """The smallest p value that `signed_rank` can return for `n` pairs: all differences have the same sign."""
     return 2.0 ** (1 - n) if n else 1.0
 
 
 def _rank_p_value(differences: Sequence[float]) -> float:
-    """The share of all ways to sign the ranks whose sum lies at least as far from its mean as the one found."""
+    """The share of all sign assignments whose rank sum is at least as far from its mean as the observed one."""
     if not differences:
         return 1.0
     doubled = np.rint(2 * rankdata(np.abs(differences))).astype(int)  # mean ranks end in .0 or .5
@@ -140,8 +140,8 @@ def _rank_p_value(differences: Sequence[float]) -> float:
         more[: len(ways)] += ways / 2
         more[rank:] += ways / 2
         ways = more
-    found = int(doubled[np.asarray(differences) > 0].sum())
-    tail = min(found, int(doubled.sum()) - found)
+    observed = int(doubled[np.asarray(differences) > 0].sum())
+    tail = min(observed, int(doubled.sum()) - observed)
     return min(1.0, 2 * float(ways[: tail + 1].sum()))
 
 
@@ -150,9 +150,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     count = len(p_values)
     adjusted = [0.0] * count
     least = 0.0
-    for rank, place in enumerate(sorted(range(count), key=lambda index: p_values[index])):
-        least = max(least, min(1.0, (count - rank) * p_values[place]))
-        adjusted[place] = least
+    for rank, index in enumerate(sorted(range(count), key=lambda index: p_values[index])):
+        least = max(least, min(1.0, (count - rank) * p_values[index]))
+        adjusted[index] = least
     return adjusted
 
 
@@ -167,5 +167,5 @@ def _p_value(mean: float, error: float, freedom: int) -> float:
 
 
 def _t_quantile(freedom: int, level: float) -> float:
-    """How many standard errors an interval reaches to each side of the mean."""
+    """Half-width of an interval, in standard errors."""
     return float(stdtrit(freedom, (1 + level) / 2))

@@ -1,4 +1,4 @@
-"""From the results of cells to means over seeds and averages over data sets. Pure arithmetic, no text."""
+"""Summarises the results of cells: means over seeds and averages over data sets. Pure arithmetic, no text."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from dear.evaluation.statistics import Stat, mean_and_std
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 
 
-class Average(NamedTuple):
-    """An average over data sets, and which."""
+class DataAverage(NamedTuple):
+    """An average over data sets, and the names of these data sets."""
 
     stat: Stat
     data: tuple[str, ...]
 
 
 class Section(NamedTuple):
-    """What has to be equal for numbers to stand in one table."""
+    """What all numbers of one table have in common."""
 
     protocol: Protocol
     backbone: Backbone
     shots: int | None
-    """None for few-shot, because there shots are the columns."""
+    """None for few-shot, where each number of shots has its own column."""
     source: str | None
-    """The data set that was trained on, if the table is about other ones."""
+    """The training data set, if the table is about other data sets."""
     tested_on: Literal["test", "validation"] = "test"
     recipe: RecipeKind = "own"
 
 
 class Row(NamedTuple):
-    """A method, as it is or varied."""
+    """A method, and its variant: settings that differ from the defaults, or "" if none do."""
 
     method: str
     variant: str
@@ -47,7 +47,7 @@ class Summary:
 
     section: Section
     readout: str | None
-    """By which readout everything is read; None: by those that each method has for the protocol."""
+    """The readout of all numbers; None: the readouts that each method uses for the protocol."""
     rows: tuple[Row, ...]
     data: tuple[str, ...]
     columns: tuple[str, ...]
@@ -55,18 +55,18 @@ class Summary:
 
     @property
     def averaged(self) -> tuple[str, ...]:
-        """The data sets that an average goes over when all is done: only the targets, if there are targets."""
+        """The data sets of the average of a complete grid: only the targets, if there are any."""
         return tuple(name for name in self.data if name != self.section.source)
 
     def stat(self, row: Row, data: str, column: str) -> Stat | None:
-        """Over all seeds that are done."""
-        found = [values[data, column] for values in self.values[row].values() if (data, column) in values]
-        return mean_and_std(found) if found else None
+        """Mean and deviation over all finished seeds; None without any."""
+        numbers = [values[data, column] for values in self.values[row].values() if (data, column) in values]
+        return mean_and_std(numbers) if numbers else None
 
-    def average(self, row: Row, column: str) -> Average | None:
-        """Over the row's data sets (only targets, if there are any), per seed, then over the seeds that have all.
+    def average(self, row: Row, column: str) -> DataAverage | None:
+        """Average over the row's data sets (only targets, if there are any), then over the seeds that have all.
 
-        A harmonic mean is that of the seed's average base and novel accuracies, as in the paper.
+        The harmonic mean of a seed is computed from its average base and average novel accuracy, as in the paper.
         """
         seeds = self.values[row].values()
         done = tuple(name for name in self.averaged if any((name, column) in values for values in seeds))
@@ -78,13 +78,13 @@ class Summary:
             return fmean(values[name, column] for name in done)
 
         if column == "hm":
-            found = [harmonic_mean(over_data(values, "base"), over_data(values, "novel")) for values in complete]
+            per_seed = [harmonic_mean(over_data(values, "base"), over_data(values, "novel")) for values in complete]
         else:
-            found = [over_data(values, column) for values in complete]
-        return Average(mean_and_std(found), done)
+            per_seed = [over_data(values, column) for values in complete]
+        return DataAverage(mean_and_std(per_seed), done)
 
     def seeds(self, row: Row, data: str | None, column: str) -> int:
-        """How many seeds a number is the mean of; `data` is None for the average."""
+        """Number of seeds behind an entry; `data` is None for the average."""
         if data is not None:
             return sum((data, column) in values for values in self.values[row].values())
         average = self.average(row, column)
@@ -92,7 +92,7 @@ class Summary:
 
 
 def readings(cell: CellResult, readout: str | None = None) -> dict[tuple[str, str], float]:
-    """What a cell says, by data set and column: by the protocol's readouts, or by the one named."""
+    """The numbers of a cell by data set and column, for the protocol's readouts or for the named one."""
     if cell.protocol == "base-to-novel":
         return {
             (cell.data, "base"): cell.reading(cell.score("base"), readout),
@@ -105,7 +105,7 @@ def readings(cell: CellResult, readout: str | None = None) -> dict[tuple[str, st
 
 
 def further_readouts(cells: Iterable[CellResult]) -> tuple[str, ...]:
-    """The readouts that show something new: those that are not what the protocol uses for every test of a method."""
+    """Readouts that need a table of their own: those that the protocol does not use for every test of a method."""
     return tuple(
         first_seen(
             name
@@ -117,18 +117,18 @@ def further_readouts(cells: Iterable[CellResult]) -> tuple[str, ...]:
 
 
 def in_order(results: Sequence[CellResult]) -> list[CellResult]:
-    """By protocol, data set (as first seen), method, variant, shots and seed."""
+    """Sort by protocol, data set (in the order of first appearance), method, variant, shots and seed."""
     data = first_seen(cell.data for cell in results)
 
     def key(cell: CellResult) -> tuple[int, int, str, str, int, int]:
-        places = PROTOCOLS.index(cell.protocol), data.index(cell.data)
-        return (*places, cell.method, cell.variant, cell.shots, cell.seed)
+        positions = PROTOCOLS.index(cell.protocol), data.index(cell.data)
+        return (*positions, cell.method, cell.variant, cell.shots, cell.seed)
 
     return sorted(results, key=key)
 
 
 def by_section(results: Sequence[CellResult]) -> dict[Section, list[CellResult]]:
-    """The cells of each section, in order; the same weights are the same backbone, whatever it was called."""
+    """The cells of each section, in order; backbones with the same weights count as one, whatever their names."""
     sections: dict[Section, list[CellResult]] = {}
     backbones: dict[str, Backbone] = {}
     for cell in in_order(results):
@@ -141,17 +141,17 @@ def by_section(results: Sequence[CellResult]) -> dict[Section, list[CellResult]]
 
 
 def summarise(section: Section, cells: Sequence[CellResult], readout: str | None = None) -> Summary:
-    """Gather a section's numbers by the protocol's readouts, or those of the methods that have the readout named."""
+    """Collect a section's numbers, for the protocol's readouts or for the named one where a method has it."""
     values: dict[Row, dict[int, dict[tuple[str, str], float]]] = {}
     for cell in cells:
         if readout is not None and readout not in cell.readout_names:
             continue
         of_seed = values.setdefault(Row(cell.method, cell.variant), {}).setdefault(cell.seed, {})
-        found = readings(cell, readout)
-        if of_seed.keys() & found.keys():
+        numbers = readings(cell, readout)
+        if of_seed.keys() & numbers.keys():
             name = ", ".join(filter(None, (cell.method, cell.variant)))
             raise DataError(f"There are two {cell.protocol} results of {name} on {cell.data} with seed {cell.seed}.")
-        of_seed.update(found)
+        of_seed.update(numbers)
     columns = first_seen(column for cell in cells for _, column in readings(cell))
     if section.protocol == "few-shot":
         columns.sort(key=int)
@@ -160,5 +160,5 @@ def summarise(section: Section, cells: Sequence[CellResult], readout: str | None
 
 
 def first_seen(names: Iterable[str]) -> list[str]:
-    """Each name once, in the order of their first appearance."""
+    """Each name once, in the order of first appearance."""
     return list(dict.fromkeys(names))

@@ -1,4 +1,4 @@
-"""Results of cells as tables: CSV for programs, Markdown with the paper's numbers for people. Pure functions."""
+"""Formats the results of cells as tables: CSV for programs, Markdown with the paper's numbers and text for people."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from dear.storage import markdown
 from dear.world.catalog import DATASETS
 
 LONGEST = 28
-"""Letters of a name in a table for a terminal."""
+"""Maximal number of letters of a name in a table for a terminal."""
 NO_RESULTS = "There are no results yet: no cell of the grid is done.\n"
 
 _IDENTITY = ("protocol", "method", "variant", "data", "seed", "shots")
 _NUMBERS = ("base", "novel", "hm", "accuracy", "source_", "target_", "average")
-"""How the columns of numbers begin, in their order."""
+"""Prefixes of the number columns, in their order."""
 _EFFORT = (
     "recipe",
     "tested_on",
@@ -47,8 +47,8 @@ _EFFORT = (
     "peak_memory_mb",
     "artefact_bytes",
 )
-_MADE_OF = ("backbone", "pretrained", "weights", "role_map", "settings")
-"""What tells cells of several grids apart: hashes are shortened, settings are those that are not the defaults."""
+_ORIGIN = ("backbone", "pretrained", "weights", "role_map", "settings")
+"""Columns that distinguish cells of several grids; hashes are shortened, default settings are left out."""
 _MISSING = "—"
 _TITLES = {
     "base-to-novel": "Base-to-novel",
@@ -59,7 +59,7 @@ _TITLES = {
 
 
 def to_csv(results: Sequence[CellResult]) -> str:
-    """One line per cell, or only the header if there is none; per cent with two decimals, empty if absent."""
+    """Return one line per cell, or only the header without cells; per cent with two decimals, empty if absent."""
     cells = in_order(results)
     further = {one: further_readouts(cell for cell in cells if cell.protocol == one) for one in PROTOCOLS}
     columns = [
@@ -72,7 +72,7 @@ def to_csv(results: Sequence[CellResult]) -> str:
         ),
         *_EFFORT,
         *first_seen(f"weight_{name}" for cell in cells for name in cell.weights),
-        *_MADE_OF,
+        *_ORIGIN,
         "adapter_sha256",
     ]
     out = io.StringIO()
@@ -85,7 +85,7 @@ def to_csv(results: Sequence[CellResult]) -> str:
 
 
 def no_formula(text: str) -> str:
-    """Text that a spreadsheet takes for text: a name may begin like a formula."""
+    """Quote text that a spreadsheet would take for a formula, such as a name that begins with "="."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") and not _is_number(text) else text
 
 
@@ -97,9 +97,9 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _columns(found: Sequence[dict[str, float]]) -> list[str]:
+def _columns(rows: Sequence[dict[str, float]]) -> list[str]:
     """The names of all numbers, in the order of `_NUMBERS`."""
-    names = first_seen(name for numbers in found for name in numbers)
+    names = first_seen(name for numbers in rows for name in numbers)
     return sorted(names, key=lambda name: next(i for i, start in enumerate(_NUMBERS) if name.startswith(start)))
 
 
@@ -115,19 +115,19 @@ def _csv_row(cell: CellResult, further: Sequence[str]) -> dict[str, str]:
         | {f"weight_{name}": f"{weight:.4f}" for name, weight in cell.weights.items()}
         | {"seconds": f"{cell.seconds:.2f}", "peak_memory_mb": "" if memory is None else f"{memory:.2f}"}
         | {"adapter_sha256": cell.adapter_sha256 or ""}
-        | _made_of(cell)
+        | _origin(cell)
     )
 
 
-def _made_of(cell: CellResult) -> dict[str, str]:
+def _origin(cell: CellResult) -> dict[str, str]:
     settings = json.dumps(cell.settings, sort_keys=True, ensure_ascii=False) if cell.settings else ""
     used = cell.backbone, cell.files.get("roles.json", "")
     hashes = used[0].weights_sha256[:12], used[1][:12]
-    return dict(zip(_MADE_OF, (used[0].name, used[0].pretrained or "", *hashes, settings), strict=True))
+    return dict(zip(_ORIGIN, (used[0].name, used[0].pretrained or "", *hashes, settings), strict=True))
 
 
 def _numbers(cell: CellResult, readout: str | None = None) -> dict[str, float]:
-    """What a cell found, by column: by the protocol's readouts, or by the one named."""
+    """The numbers of a cell by column, for the protocol's readouts or for the named one."""
     if cell.protocol == "base-to-novel":
         halves = {one.half: cell.reading(one, readout) for one in cell.scores}
         return {"base": halves["base"], "novel": halves["novel"], "hm": cell.harmonic_mean(readout)}
@@ -140,9 +140,9 @@ def _numbers(cell: CellResult, readout: str | None = None) -> dict[str, float]:
 
 
 def to_markdown(results: Sequence[CellResult]) -> str:
-    """Mean ± deviation over seeds for every data set, the average, and the paper's numbers if there are any.
+    """Return mean ± deviation over seeds for every data set, the average, and the paper's numbers if there are any.
 
-    The first table of a section is read by the protocol's readouts; each further readout has a table of its own.
+    The first table of a section uses the protocol's readouts; each further readout has its own table.
     """
     if not results:
         return NO_RESULTS
@@ -150,7 +150,7 @@ def to_markdown(results: Sequence[CellResult]) -> str:
 
 
 def to_text(results: Sequence[CellResult], width: int = 80) -> str:
-    """The main tables for a terminal: mean ± deviation with one decimal, nothing of the paper, no notes."""
+    """Return the main tables for a terminal: mean ± deviation with one decimal, without the paper and notes."""
     blocks = []
     for section, cells in by_section(results).items():
         summary = summarise(section, cells)
@@ -172,7 +172,7 @@ def to_text(results: Sequence[CellResult], width: int = 80) -> str:
 
 
 def _short(entry: str) -> str:
-    """An entry with one decimal per number, and few words."""
+    """Shorten an entry: one decimal per number, and few words."""
     fewer = re.sub(r"\((\d+) of (\d+) sets\)", r"(\1/\2)", entry)
     return re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.1f}", fewer)
 
@@ -206,26 +206,26 @@ def _title(section: Section) -> str:
 
 
 def _table(summary: Summary) -> tuple[str, list[PaperNumber]]:
-    """The table as Markdown, and the paper's numbers in it. A column of the paper is there if it has any number."""
+    """The table as Markdown, and the paper's numbers in it; a column of the paper appears only if it has a number."""
     groups: list[str | None] = [*summary.data]
     if len(summary.averaged) > 1:
         groups.append(None)
-    places = [(data, row) for data in groups for row in summary.rows]
+    keys = [(data, row) for data in groups for row in summary.rows]
     header = ["data", "method", "seeds"]
     lines = [
         [_group_title(summary, data) if row == summary.rows[0] else "", _label(row), _seeds(summary, row, data)]
-        for data, row in places
+        for data, row in keys
     ]
     quoted: list[PaperNumber] = []
     for column in summary.columns:
         header.append(_heading(summary.section, column))
-        papers = [paper_number(summary, row, data, column) for data, row in places]
-        there = [paper for paper in papers if paper]
-        header += ["paper"] if there else []
-        quoted += there
-        for line, (data, row), paper in zip(lines, places, papers, strict=True):
+        papers = [paper_number(summary, row, data, column) for data, row in keys]
+        printed = [paper for paper in papers if paper]
+        header += ["paper"] if printed else []
+        quoted += printed
+        for line, (data, row), paper in zip(lines, keys, papers, strict=True):
             line.append(_entry(summary, row, data, column))
-            line += [paper.text if paper else ""] if there else []
+            line += [paper.text if paper else ""] if printed else []
     return markdown.table(header, lines, words=2), quoted
 
 
@@ -236,8 +236,8 @@ def _entry(summary: Summary, row: Row, data: str | None, column: str) -> str:
     average = summary.average(row, column)
     if average is None:
         return _MISSING
-    done, all_of_them = len(average.data), len(summary.averaged)
-    return _stat(average.stat) + ("" if done == all_of_them else f" ({done} of {all_of_them} sets)")
+    done, total = len(average.data), len(summary.averaged)
+    return _stat(average.stat) + ("" if done == total else f" ({done} of {total} sets)")
 
 
 def _stat(stat: Stat) -> str:
@@ -269,7 +269,7 @@ def _reading_notes(summary: Summary) -> list[str]:
 
 
 def _readout_notes(cells: Sequence[CellResult]) -> list[str]:
-    """By which readout the main table reads each method that has several."""
+    """Which readout the main table uses for each method that has several."""
     notes = []
     for cell in cells:
         if len(cell.readout_names) > 1:
@@ -287,7 +287,7 @@ def _tested(cell: CellResult, scores: Scores) -> str:
 
 
 def _training_notes(cells: Sequence[CellResult]) -> list[str]:
-    """For how many epochs and on which views, if all cells agree about it."""
+    """Number of epochs and kind of views, if they are the same in all cells."""
     ways = {(cell.epochs, cell.cached_views) for cell in cells if cell.steps}
     if len(ways) != 1 or (way := ways.pop())[0] is None:
         return []
@@ -296,20 +296,20 @@ def _training_notes(cells: Sequence[CellResult]) -> list[str]:
 
 
 def _average_notes(summary: Summary) -> list[str]:
-    """What to know about the averages of a grid that is not complete."""
+    """Notes on the averages of an incomplete grid."""
     if len(summary.averaged) < 2:
         return []
-    places = [(row, column) for row in summary.rows for column in summary.columns]
-    averages = [summary.average(row, column) for row, column in places]
+    keys = [(row, column) for row in summary.rows for column in summary.columns]
+    averages = [summary.average(row, column) for row, column in keys]
     notes = []
     if any(average and len(average.data) < len(summary.averaged) for average in averages):
         notes.append("An average over fewer data sets is marked: do not compare it with one over all of them.")
     if any(
         summary.seeds(row, data, column) > summary.seeds(row, None, column)
-        for row, column in places
+        for row, column in keys
         for data in summary.averaged
     ):
-        notes.append("An average uses only the seeds that are done on all of its data sets.")
+        notes.append("An average uses only the seeds that are complete on all of its data sets.")
     return notes
 
 
@@ -323,7 +323,7 @@ def _paper_notes(section: Section, papers: list[PaperNumber]) -> list[str]:
         others = first_seen(paper.source for paper in papers if paper.kind == "own")
         notes.append(f"†: not in the paper, but in the method's own publication ({'; '.join(others)}).")
     if "corrected" in kinds:
-        notes.append("[in brackets]: the HM of the paper's own base and novel, if the printed HM is another number.")
+        notes.append("[in brackets]: the HM computed from the paper's base and novel, where the printed HM differs.")
     if "mean" in kinds:
         how = ", HM from mean base and mean novel" if section.protocol == "base-to-novel" else ""
         notes.append(f"\\*: the mean of the paper's numbers over the same data sets{how}.")
@@ -335,10 +335,12 @@ def _paper_notes(section: Section, papers: list[PaperNumber]) -> list[str]:
 
 
 def _world_notes(summary: Summary) -> list[str]:
-    found = [f"{name} for {DATASETS[name].stands_for}" for name in summary.data if name in DATASETS]
-    if not found:
+    replaced = [f"{name} for {DATASETS[name].stands_for}" for name in summary.data if name in DATASETS]
+    if not replaced:
         return []
-    return [f"Drawn data sets stand in for photographs ({'; '.join(found)}): the paper's numbers do not apply to them."]
+    return [
+        f"Rendered data sets replace photographs ({'; '.join(replaced)}): the paper's numbers do not apply to them."
+    ]
 
 
 def _unreadable_notes(cells: Sequence[CellResult]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which images may be tested: never those that were trained on. And what a run was made from."""
+"""Selects the images to test a run on (never images that it was trained on), and opens the data set of a run."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from dear.errors import ConfigError, DataError
 from dear.storage import documents
 
 Newness = Literal["unknown", "images", "images of trained classes", "classes"]
-"""What of a test was not trained on, as far as it is known: images of any classes, of one trained half, or classes."""
+"""What is new in a test, as far as it is known: its images, images of a trained half of the classes, or its classes."""
 
 
 @dataclass(frozen=True)
 class TestData:
-    """A data set to test on, what of it was trained on, and the run's description, if there is a run."""
+    """A data set to test on, the items of it that were trained on, and the description of the run, if there is one."""
 
-    __test__ = False  # no test of pytest's
+    __test__ = False  # pytest must not collect this class
 
     dataset: Dataset
-    drawn: tuple[Item, ...]
+    trained_items: tuple[Item, ...]
     description: dict[str, Any] | None
-    trained: frozenset[str] = frozenset()
-    """Hashes of images that were trained on, if the data set is not the very one: they may lie here by another name."""
+    trained_hashes: frozenset[str] = frozenset()
+    """Hashes of training images, set if the data set is in another place, where they may have other names."""
 
     def items(self, half: Half = "all") -> tuple[Item, ...]:
         """The images of a half that may be tested."""
-        found = items_to_test(self.dataset, half, drawn=self.drawn)
-        if not self.trained:
-            return found
-        kept = tuple(item for item in found if self.dataset.content_of(item.id) not in self.trained)
-        if not kept:
-            raise DataError(f"All images of {self.dataset.name} were trained on, so none is left to test.")
-        return kept
+        candidates = items_to_test(self.dataset, half, trained_items=self.trained_items)
+        if not self.trained_hashes:
+            return candidates
+        unseen = tuple(item for item in candidates if self.dataset.content_of(item.id) not in self.trained_hashes)
+        if not unseen:
+            raise DataError(f"{self.dataset.name} has no images left to test on: all of them were trained on.")
+        return unseen
 
-    def here(self) -> tuple[Item, ...]:
-        """What was trained on and is in this data set; nothing if it lies elsewhere: names may mean other images."""
-        if self.trained:
+    def trained_here(self) -> tuple[Item, ...]:
+        """Training items in this data set; empty if it is in another place, where names may mean other images."""
+        if self.trained_hashes:
             return ()
         present = {item.id for split in (self.dataset.train, self.dataset.val) for item in split}
-        return tuple(dict.fromkeys(item for item in self.drawn if item.id in present))
+        return tuple(dict.fromkeys(item for item in self.trained_items if item.id in present))
 
     def class_names(self, half: Half = "all") -> tuple[str, ...]:
         """The classes of a half."""
@@ -54,7 +54,7 @@ class TestData:
         return self.dataset.class_names[labels.start : labels.stop]
 
     def newness(self, half: Half = "all") -> Newness:
-        """What is new in a test of a half; nothing is known without the run's description."""
+        """What is new in a test of a half; "unknown" without a run's description."""
         if self.description is None:
             return "unknown"
         if not set(self.description["classes"]) & set(self.class_names(half)):
@@ -62,7 +62,7 @@ class TestData:
         return "images" if half == "all" else "images of trained classes"
 
     def halves(self) -> tuple[Half, ...]:
-        """What to test of a run: all classes, or, if one half was trained on, that half and then the other."""
+        """The halves to test: all classes, or, if one half was trained on, that half and then the other."""
         learned = tuple(self.description["classes"]) if self.description else ()
         if len(self.dataset.class_names) > 1:
             for half, other in (("base", "novel"), ("novel", "base")):
@@ -71,25 +71,27 @@ class TestData:
         return ("all",)
 
 
-def items_to_test(dataset: Dataset, half: Half, *, drawn: Iterable[Item], validate: bool = False) -> tuple[Item, ...]:
-    """The test images of a half; where a data set has no test split, the images that were not drawn for training.
+def items_to_test(
+    dataset: Dataset, half: Half, *, trained_items: Iterable[Item], validate: bool = False
+) -> tuple[Item, ...]:
+    """The test images of a half; in a data set without a test split, the training images that were not sampled.
 
-    `validate` leaves the test split alone, for choosing settings: it gives the validation split and what was not drawn.
+    `validate` returns the validation split and the unsampled training images instead, for choosing settings.
     """
-    undrawn = left_over(dataset.train, drawn)
-    found = restrict((*dataset.val, *undrawn) if validate else dataset.test or undrawn, labels_of(dataset, half))
-    if not found:
+    unsampled = left_over(dataset.train, trained_items)
+    items = restrict((*dataset.val, *unsampled) if validate else dataset.test or unsampled, labels_of(dataset, half))
+    if not items:
         raise DataError(
-            f"{dataset.name} has no images left to test on, as training drew them all: use fewer shots, or give it a "
-            f"test folder."
+            f"{dataset.name} has no images left to test on, because all were used for training: use fewer shots, or "
+            f"add a test folder."
             if dataset.train
             else f"{dataset.name} has no {'validation' if validate else 'test'} images."
         )
-    return found
+    return items
 
 
 def _as_trained(dataset: Dataset, source: dict[str, Any]) -> Dataset:
-    """The data set with the names and further classes that a run gave it."""
+    """The data set with the class names and additional classes that a run was trained with."""
     if renamed := source.get("renamed"):
         dataset = with_names(dataset, renamed)
     for folder in source.get("added") or ():
@@ -103,10 +105,10 @@ def data_of_run(
     data_root: Path | str | None = None,
     template: str | None = None,
 ) -> TestData:
-    """The data set to test a run on, by default what it was made from, and what of it the run was trained on."""
+    """Open the data set to test a run on, by default its own, with the items that the run was trained on."""
     if not (run / RUN).is_file():
         if data is None:
-            raise ConfigError(f"{run} does not say what it was made from: name the data set to test on.")
+            raise ConfigError(f"{run} does not record its data set: name the data set to test on.")
         return TestData(opened(data, data_root, template), (), None)
     content = read_run(run)
     about, source = content["description"], content.get("source") or {}
@@ -115,17 +117,15 @@ def data_of_run(
     except DataError as error:
         if data is not None:
             raise
-        raise DataError(
-            f"{error} {run} was made from it: name where it is now, as in 'dear eval {run} DATA'."
-        ) from None
+        raise DataError(f"{error} {run} was trained on it: pass its new path, as in 'dear eval {run} DATA'.") from None
     same = dataset.name == about["data"]
     if same and not isinstance(data, Dataset):
         dataset = _as_trained(dataset, source)
     dataset = replace(dataset, template=template or (about["template"] if same else dataset.template))
-    drawn = list(few_shot(dataset.train, about["shots"], about["seed"])) if same and dataset.train else []
+    trained = list(few_shot(dataset.train, about["shots"], about["seed"])) if same and dataset.train else []
     hashes: frozenset[str] = frozenset()
     if (run / SHOTS).is_file():
         shots, hashes = shots_from_json(documents.read_text(run / SHOTS, error=DataError), where=str(run / SHOTS))
-        drawn += shots
+        trained += shots
     same_place = (dataset.source, dataset.root) == (source.get("data"), source.get("root"))
-    return TestData(dataset, tuple(drawn), about, frozenset() if same_place else hashes)
+    return TestData(dataset, tuple(trained), about, frozenset() if same_place else hashes)

@@ -1,4 +1,4 @@
-"""What a test means, in one sentence: how much is right, how sure that is, and whether it beats plain CLIP."""
+"""The verdict of a test in one sentence: the accuracy, its uncertainty, and whether it beats plain CLIP."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from dear.evaluation.evaluate import Evaluation
 
 LEVEL = 0.05
-"""A p below this is called beyond chance."""
+"""A difference with a p value below this is called beyond chance."""
 FINE = 3.0
-"""Half-widths below this, in points, are told with one digit."""
+"""Intervals with a half-width below this, in points, are printed with one decimal."""
 UNBALANCED = 2
 """Classes are unbalanced if the largest has at least this many times the images of the smallest."""
 WHICH: Mapping[Newness, tuple[str, str]] = {
@@ -28,12 +28,12 @@ WHICH: Mapping[Newness, tuple[str, str]] = {
     "images of trained classes": ("new ", " of trained classes"),
     "classes": ("", " of classes it was not trained on"),
 }
-"""What stands before and behind the word "images"."""
+"""Words before and after the word "images"."""
 
 
 @dataclass(frozen=True)
 class Balance:
-    """Classes of very different sizes: the smallest and largest number of images, and accuracies averaged over them."""
+    """Sizes of unbalanced classes (fewest and most images), and accuracies averaged over classes."""
 
     fewest: int
     most: int
@@ -54,12 +54,12 @@ class Verdict:
     test: AnswerTest
     """McNemar's exact test of the answers, plain CLIP's second."""
     balance: Balance | None
-    """If classes are unbalanced."""
+    """Set if classes are unbalanced."""
     new: Newness
 
     @property
     def beyond_chance(self) -> bool:
-        """Whether the difference to plain CLIP is larger than chance explains."""
+        """Whether the difference to plain CLIP is significant."""
         return self.test.p < LEVEL
 
     @property
@@ -72,7 +72,7 @@ class Verdict:
         return " ".join(filter(None, (sentence(self), balance_sentence(self))))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """The verdict as plain values, for JSON."""
         balance = self.balance
         return {
             "sentence": sentence(self),
@@ -88,42 +88,43 @@ class Verdict:
         }
 
 
-def verdict(found: Evaluation) -> Verdict:
-    """Judge a test that was made beside plain CLIP, by the method's default readout."""
-    if found.plain is None or found.plain_picks is None:
+def verdict(evaluation: Evaluation) -> Verdict:
+    """Judge a test of the default readout that also tested plain CLIP."""
+    if evaluation.plain is None or evaluation.plain_picks is None:
         raise ConfigError("A verdict needs plain CLIP's answers to the same images: evaluate with beside_plain=True.")
-    right, plain = (found.picks == found.labels).tolist(), (found.plain_picks == found.labels).tolist()
+    labels = evaluation.labels
+    right, plain = (evaluation.picks == labels).tolist(), (evaluation.plain_picks == labels).tolist()
     images = len(right)
     ends = share_interval(sum(right), images)
     return Verdict(
-        half=found.scores.half,
+        half=evaluation.scores.half,
         images=images,
         accuracy=100 * sum(right) / images,
         ends=Interval(100 * ends.low, 100 * ends.high),
         plain=100 * sum(plain) / images,
         test=answers_test(right, plain),
-        balance=_balance(found, found.plain),
-        new=found.new,
+        balance=_balance(evaluation, evaluation.plain),
+        new=evaluation.new,
     )
 
 
-def sentence(found: Verdict) -> str:
+def sentence(judged: Verdict) -> str:
     """The verdict as one sentence."""
-    digits = 1 if _half_width(found) < FINE else 0
-    before, behind = WHICH[found.new]
-    some, are = (f"1 {before}image", "is") if found.images == 1 else (f"{found.images:,} {before}images", "are")
-    told = f"{found.accuracy:.{digits}f} % of {some}{behind} {are} named correctly"
-    return f"{told}, {_how_sure(found, digits)}; {_beside_plain(found, digits)}."
+    digits = 1 if _half_width(judged) < FINE else 0
+    before, after = WHICH[judged.new]
+    some, are = (f"1 {before}image", "is") if judged.images == 1 else (f"{judged.images:,} {before}images", "are")
+    accuracy = f"{judged.accuracy:.{digits}f} % of {some}{after} {are} named correctly"
+    return f"{accuracy}, {_uncertainty(judged, digits)}; {_beside_plain(judged, digits)}."
 
 
-def balance_sentence(found: Verdict) -> str:
-    """The mean over classes if they are unbalanced, else nothing."""
-    if found.balance is None:
+def balance_sentence(judged: Verdict) -> str:
+    """A sentence about the mean over classes if they are unbalanced, else ""."""
+    if judged.balance is None:
         return ""
-    one = found.balance
+    one = judged.balance
     return (
-        f"Classes have {one.fewest:,} to {one.most:,} test images: if each counts the same, {one.adapted:.0f} % are "
-        f"correct, {one.plain:.0f} % by plain CLIP."
+        f"Classes have {one.fewest:,} to {one.most:,} test images: averaged over classes, {one.adapted:.0f} % are "
+        f"correct, {one.plain:.0f} % with plain CLIP."
     )
 
 
@@ -132,30 +133,30 @@ def mean_per_class(scores: Scores, readout: str) -> float:
     return fmean(one.accuracy[readout] for one in scores.per_class.values() if one.images)
 
 
-def _half_width(found: Verdict) -> float:
-    return (found.ends.high - found.ends.low) / 2
+def _half_width(judged: Verdict) -> float:
+    return (judged.ends.high - judged.ends.low) / 2
 
 
-def _how_sure(found: Verdict, digits: int) -> str:
-    width = _half_width(found)
-    if found.accuracy + width > 100:
-        return f"expect at least {found.ends.low:.{digits}f} %"
-    if found.accuracy - width < 0:
-        return f"expect at most {found.ends.high:.{digits}f} %"
+def _uncertainty(judged: Verdict, digits: int) -> str:
+    width = _half_width(judged)
+    if judged.accuracy + width > 100:
+        return f"expect at least {judged.ends.low:.{digits}f} %"
+    if judged.accuracy - width < 0:
+        return f"expect at most {judged.ends.high:.{digits}f} %"
     return f"± {width:.{digits}f} points"
 
 
-def _beside_plain(found: Verdict, digits: int) -> str:
-    if found.same_answers:
-        return "plain CLIP is right on the same ones"
-    better = "worse" if found.beyond_chance and found.test.only_first < found.test.only_second else "better"
-    sure = "yes" if found.beyond_chance else "no"
-    return f"plain CLIP {found.plain:.{digits}f} %; {better} beyond chance: {sure}"
+def _beside_plain(judged: Verdict, digits: int) -> str:
+    if judged.same_answers:
+        return "plain CLIP is right on the same images"
+    better = "worse" if judged.beyond_chance and judged.test.only_first < judged.test.only_second else "better"
+    significant = "yes" if judged.beyond_chance else "no"
+    return f"plain CLIP {judged.plain:.{digits}f} %; {better} beyond chance: {significant}"
 
 
-def _balance(found: Evaluation, plain: Scores) -> Balance | None:
-    counts = [one.images for one in found.scores.per_class.values() if one.images]
+def _balance(evaluation: Evaluation, plain: Scores) -> Balance | None:
+    counts = [one.images for one in evaluation.scores.per_class.values() if one.images]
     if max(counts) < UNBALANCED * min(counts):
         return None
-    adapted = mean_per_class(found.scores, found.readout)
+    adapted = mean_per_class(evaluation.scores, evaluation.readout)
     return Balance(min(counts), max(counts), adapted, mean_per_class(plain, next(iter(plain.accuracy))))

@@ -17,7 +17,7 @@ from dear.data.open import open_dataset
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError, DearError, RoleMapError, option
 from dear.evaluation.cells import Cell, Setting
-from dear.evaluation.eta import Pace
+from dear.evaluation.eta import RemainingTime
 from dear.evaluation.grid import CELLS, OLD, RUNS, done_before, forget_data, run_grid
 from dear.evaluation.results import CellResult, Protocol
 from dear.evaluation.tables import to_csv, to_markdown
@@ -275,7 +275,7 @@ def _run_held(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, overw
     )
     planned = cells_by_protocol(looked.experiments)
     waiting = [cell for cells in planned.values() for cell in cells if identity(cell) not in looked.done]
-    pace = Pace((cell.method for cell in waiting), order.jobs)
+    pace = RemainingTime((cell.method for cell in waiting), order.jobs)
     with stage("cells", looked.cost.cells, done=looked.cost.done, outer=True) as advance:
 
         def tell(result: CellResult) -> float | None:

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from dear.errors import ConfigError
-from dear.evaluation.pairwise import Behind, Effort, Pair, all_pairs, behind, effort
+from dear.evaluation.pairwise import Effort, Gap, MethodPair, all_pairs, effort, gaps_to
 from dear.evaluation.paper_numbers import why_none
-from dear.evaluation.published import Found, find_published, own_publication
+from dear.evaluation.published import PublishedEntry, find_published, own_publication
 from dear.evaluation.results import CellResult
 from dear.evaluation.statistics import Stat
 from dear.evaluation.summary import Row, Section, Summary, by_section, summarise
@@ -73,11 +73,11 @@ class Comparison:
         return average.stat if average else None
 
     @cached_property
-    def pairs(self) -> dict[str, list[Pair]]:
+    def pairs(self) -> dict[str, list[MethodPair]]:
         """All pairs of complete rows, by column."""
         return {column: all_pairs(self.summary, column, self.complete) for column in self.columns}
 
-    def pair(self, column: str, first: Row, second: Row) -> Pair:
+    def pair(self, column: str, first: Row, second: Row) -> MethodPair:
         """Two rows, in this order."""
         for one in self.pairs[column]:
             if (one.first, one.second) == (first, second):
@@ -97,9 +97,9 @@ class Comparison:
         others = [row for row in self.complete if row != best and not self.pair(column, best, row).differs]
         return sorted(others, key=lambda row: -(stat.mean if (stat := self.mean(row, column)) else 0.0))
 
-    def behind(self, column: str) -> list[Behind]:
-        """How far every complete row is from the best one."""
-        return behind(self.summary, column, self.complete, self.best(column))
+    def gaps(self, column: str) -> list[Gap]:
+        """The difference of every complete row to the best one."""
+        return gaps_to(self.summary, column, self.complete, self.best(column))
 
     @cached_property
     def plain(self) -> Row | None:
@@ -161,7 +161,7 @@ class Comparison:
         """Why there are no published numbers beside these, or ""."""
         return why_none(self.section)
 
-    def published(self, row: Row) -> tuple[Found | None, Found | None]:
+    def published(self, row: Row) -> tuple[PublishedEntry | None, PublishedEntry | None]:
         """What the paper and what the method's own publication print as average."""
         if self.no_published:
             return None, None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dear.evaluation.paper_numbers import PAPER_SHOTS
-from dear.evaluation.published import Found
+from dear.evaluation.published import PublishedEntry
 from dear.evaluation.summary import Row
 from dear.evaluation.tables import no_formula
 from dear.reports.compare_data import Comparison, known, label
@@ -137,7 +137,7 @@ def _differences(found: Comparison) -> Part:
     column = found.main
     best, what = found.best(column), goal(found, column)[1]
     near = {best, *found.tied(column)}
-    behind = sorted(found.behind(column), key=lambda one: (-one.difference, one.row))
+    behind = sorted(found.gaps(column), key=lambda one: (-one.difference, one.row))
     marks = [Mark(label(one.row), one.difference, one.low, one.high, one.row in near) for one in behind]
     head = _head(found, column)
     figures = [
@@ -255,7 +255,7 @@ def _published(found: Comparison) -> Part:
     return Part(key, title, (table,), notes=(note,))
 
 
-def _printed(found: Found | None) -> str:
+def _printed(found: PublishedEntry | None) -> str:
     if found is None:
         return "—"
     return " / ".join(f"{value:.2f}" for value in (found.printed.base, found.printed.novel, found.printed.hm) if value)

@@ -63,7 +63,7 @@ def evaluate(
     whole_number("workers", workers)
     if isinstance(run, Model):
         if data is None:
-            raise ConfigError("A loaded model does not say what it was made from: name the data set to test on.")
+            raise ConfigError("A loaded model does not record its data set: name the data set to test on.")
         tested, model = TestData(opened(data, data_root, template), (), None), run
         items = tested.items(half)
     else:
@@ -98,6 +98,6 @@ def _with_warnings(
     workers: int,
 ) -> Evaluation:
     """The same, with a sentence if test photos are nearly training photos."""
-    same = near_duplicates(model, dataset, items, features, tested.here(), workers=workers)
+    same = near_duplicates(model, dataset, items, features, tested.trained_here(), workers=workers)
     right = found.picks == torch.tensor([item.label for item in items])
     return replace(found, warnings=(duplicates_sentence(same, right),)) if same else found
