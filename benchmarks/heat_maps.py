@@ -17,9 +17,9 @@ import torch
 from PIL import Image
 
 import dear
-from dear.methods.dear.roles import shipped_roles
 from dear.methods.zero_shot import ZeroShot
 from dear.model.explanation import explain_image
+from dear.roles.known import shipped_roles
 from dear.storage.markdown import table
 from dear.world.grammar import PROMPTS, prompt
 from dear.world.render import Layout, Look, compose

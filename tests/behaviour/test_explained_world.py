@@ -7,9 +7,9 @@ import torch
 from PIL import Image
 
 import dear
-from dear.methods.dear.roles import shipped_roles
 from dear.model.explanation import explain_image
 from dear.reports.explained_examples import explained_examples
+from dear.roles.known import shipped_roles
 from dear.world.grammar import PROMPTS, prompt
 from dear.world.render import Look, compose
 from dear.world.samples import HELD_OUT_STREAM, PATCH, draw_scene

@@ -24,7 +24,7 @@ def test_readme_python(monkeypatch, tmp_path, clip, images):
 
     for module in ("dear.backbone.load", "dear.workflows.train"):
         monkeypatch.setattr(f"{module}.load_clip", load_tiny)
-    monkeypatch.setattr("dear.methods.dear.roles.shipped_roles", varied_roles)
+    monkeypatch.setattr("dear.roles.known.shipped_map", varied_roles)
     monkeypatch.setattr(dear.RoleMap, "load", lambda name: varied_roles(clip))
     monkeypatch.chdir(tmp_path)
     for i, name in enumerate(

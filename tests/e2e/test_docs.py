@@ -70,8 +70,7 @@ def place(monkeypatch, tmp_path, clip):
         "dear.workflows.index",
     ):
         monkeypatch.setattr(f"{module}.load_clip", lambda *_, **__: clip)
-    monkeypatch.setattr("dear.methods.dear.roles.shipped_roles", varied_roles)
-    monkeypatch.setattr("dear.retrieval.features.known_roles", varied_roles)
+    monkeypatch.setattr("dear.roles.known.shipped_map", varied_roles)
     load = dear.RoleMap.load
     monkeypatch.setattr(
         dear.RoleMap, "load", lambda one: varied_roles(clip) if one in ("world", "vit-b-16") else load(one)

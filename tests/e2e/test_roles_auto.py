@@ -1,8 +1,7 @@
-"""A role map without a detour: found once, kept under the hash of the weights, found again, said what it means."""
+"""`roles="auto"`: a map is found from the training images, cached for exactly these, recorded, and explained."""
 
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -14,12 +13,13 @@ from dear.methods import plugins as extensions
 from dear.methods import registry
 from dear.roles import auto
 from dear.roles.corpus import TextPool, photograph_phrases
-from dear.roles.known import kept_folder, kept_map
 from dear.roles.rolemap import Role, RoleMap
+from dear.storage.files import sha256
 from dear.storage.user_cache import list_cache
 from helpers import TINY_CONFIGS, make_photos
 
 pytestmark = [pytest.mark.covers("F8"), pytest.mark.xdist_group("roles")]
+SHORT = dear.TrainSettings(epochs=1, batch_size=4)
 FEW = ("--epochs", 1, "--shots", 3, "--no-cache")
 
 
@@ -69,46 +69,120 @@ def test_auto_finds_a_map_once_from_the_training_images_alone(dear_, place, look
     assert len(drawn) == 9
     assert "role map: " in err
     clip = dear.load_clip("local-dir:clip", "random")
-    kept = kept_map(clip)
-    assert kept_folder(clip).name == clip.weights_sha256
-    assert {one.name for one in kept_folder(clip).iterdir()} == {
-        "roles.json",
-        "roles-dominance.json",
-        "roles-quantile.json",
-    }
-    assert [one.path for one in list_cache()] == [kept_folder(clip)]
+    cached = maps_in(place)
+    assert len(cached) == 1
+    assert {one.name for one in cached[0].iterdir()} == {"roles.json", "roles-dominance.json", "roles-quantile.json"}
+    assert [one.path for one in list_cache()] == cached
 
-    for roles in ((), ("--roles", "auto")):  # known by now: used without asking, and nothing is looked at
-        code, _, err = dear_("train", "photos", *CLIP, *roles, "--out", f"two{len(roles)}", *FEW)
-        assert code == 0, err
-        assert "role map: found by dear (roles=auto) on 9 training images." in err
-        assert RoleMap.load(place / f"two{len(roles)}") == kept
-    assert dear.DeAR(clip).method.roles == kept
+    code, _, err = dear_("train", "photos", *CLIP, "--roles", "auto", "--out", "two", *FEW)
+    assert code == 0, err
+    assert "role map: found by dear (roles=auto) on 9 training images." in err  # cached: nothing is looked at
+    assert RoleMap.load(place / "two") == RoleMap.load(cached[0])
     assert len(looked) == 1
 
+    code, _, err = dear_("train", "photos", *CLIP, "--out", "three", *FEW)  # never taken unless asked for
+    assert code == 2
+    assert "There is no role map for local-dir:clip with these weights: find one with --roles auto" in err
+    with pytest.raises(RoleMapError, match="There is no role map for"):
+        dear.DeAR(clip)
 
-def test_python_and_grids_take_auto(dear_, place, looked):
+
+def maps_in(place):
+    """Folders of the cached role maps."""
+    return sorted((place / "cache" / "roles").glob("*"))
+
+
+def test_other_images_find_another_map(place, looked):
     clip = dear.load_clip("local-dir:clip", "random")
-    short = dear.TrainSettings(epochs=1, batch_size=4)
-    model = dear.fit("photos", clip, roles="auto", shots=2, train=short)
-    shutil.rmtree(place / "cache")
+    for seed in (1, 2, 1):
+        dear.fit("photos", clip, roles="auto", shots=2, seed=seed, train=SHORT)
+    assert len(looked) == len(maps_in(place)) == 2
+    first, second = (set(images.names) for images in looked)
+    assert first != second
+    Image.new("RGB", (36, 40)).save(place / "photos" / sorted(first)[0])  # the same name, another image
+    dear.fit("photos", clip, roles="auto", shots=2, seed=1, train=SHORT)
+    assert len(looked) == 3
+    dear.fit("photos", clip, roles="auto", shots=2, seed=1, first_layer=2, train=SHORT)  # other layers
+    assert len(looked) == 4
+
+
+def test_every_cell_finds_its_map_from_its_own_images(dear_, place, looked):
+    make_photos(place / "more", ["dog", "eel"], 6)
+    words = ("bench", "few-shot", *CLIP, "--data", "photos,more", "--roles", "auto", "--methods", "dear,role_gains")
+    how = ("--seeds", "1,2", "--out", "grid", "--epochs", 1, "--shots", 2, "--no-cache")
+    code, _, err = dear_(*words, *how)
+    assert code == 0, err
+    cells = {path.stem: json.loads(path.read_text()) for path in (place / "grid" / "cells").iterdir()}
+    assert len(cells) == 8
+    assert len(looked) == len(maps_in(place)) == 4  # two methods train on the same images
+    seen = {frozenset(images.names) for images in looked}
+    for slug, cell in cells.items():
+        folder = place / "grid" / "runs" / slug
+        items = frozenset(row[0] for row in json.loads((folder / "shots.json").read_text())["items"])
+        assert items in seen
+        record = {
+            "sha256": sha256((folder / "roles.json").read_bytes()),
+            "source": RoleMap.load(folder).provenance.source,
+        }
+        assert cell["role_map"] == json.loads((folder / "run.json").read_text())["role_map"] == record
+        assert record["source"] == f"found by dear (roles=auto) on {len(items)} training images"
+        assert cell["files"]["roles.json"] == record["sha256"]
+    code, _, err = dear_(*words, *how, "--resume")
+    assert code == 0, err
+    assert len(looked) == 4
+
+
+def test_a_cache_that_cannot_be_written_does_not_stop_a_run_or_a_grid(dear_, place, looked):
+    (place / "cache").write_text("a file, not a folder")
+    code, _, err = dear_("train", "photos", *CLIP, "--roles", "auto", "--out", "one", *FEW)
+    assert code == 0, err
+    assert "note: the cache cannot be written: the map is not cached." in err
     words = ("bench", "few-shot", *CLIP, "--data", "photos", "--roles", "auto", "--methods", "dear", "--seeds", "1,2")
     code, _, err = dear_(*words, "--out", "grid", "--epochs", 1, "--shots", 2, "--no-cache")
     assert code == 0, err
-    assert len(looked) == 2
-    assert kept_map(clip).heads == model.method.roles.heads
 
 
-def test_other_weights_and_damaged_maps_do_not_count(place):
-    clip, other = dear.load_clip("local-dir:clip", "random"), dear.load_clip("local-dir:clip", "random", seed=5)
-    dear.fit("photos", clip, roles="auto", shots=2, train=dear.TrainSettings(epochs=1, batch_size=4))
-    shutil.copytree(kept_folder(clip), kept_folder(other))
-    for one in (other, clip):
-        (kept_folder(clip) / "roles.json").write_text(
-            "{" if one is clip else (kept_folder(clip) / "roles.json").read_text()
-        )
+def test_maps_of_version_0_2_are_listed_and_cleared_but_not_used(dear_, place, looked):
+    clip = dear.load_clip("local-dir:clip", "random")
+    model = dear.fit("photos", clip, roles="auto", shots=2, train=SHORT)
+    old = place / "cache" / "roles" / clip.weights_sha256
+    maps_in(place)[0].rename(old)
+    for roles in (None, "auto"):
         with pytest.raises(RoleMapError, match="There is no role map for"):
-            dear.DeAR(one)
+            dear.DeAR(clip, roles=roles)
+    again = dear.fit("photos", clip, roles="auto", shots=2, train=SHORT)
+    assert again.method.roles == model.method.roles
+    assert len(looked) == 2
+    assert old in [one.path for one in list_cache()]
+    assert dear_("cache", "clear")[0] == 0
+    assert not maps_in(place)
+
+
+def test_other_weights_and_damaged_maps_do_not_count(place, looked):
+    clip, other = dear.load_clip("local-dir:clip", "random"), dear.load_clip("local-dir:clip", "random", seed=5)
+    dear.fit("photos", clip, roles="auto", shots=2, train=SHORT)
+    (own,) = maps_in(place)
+    dear.fit("photos", other, roles="auto", shots=2, train=SHORT)
+    (others,) = set(maps_in(place)) - {own}
+    for damaged in ((others / "roles.json").read_text(), "{"):
+        (own / "roles.json").write_text(damaged)
+        looked.clear()
+        dear.fit("photos", clip, roles="auto", shots=2, train=SHORT)
+        assert len(looked) == 1
+
+
+def test_runs_of_methods_without_a_map_and_of_version_0_2_record_none(dear_, place):
+    code, _, err = dear_("train", "photos", *CLIP, "--method", "coop", "--out", "one", *FEW)
+    assert code == 0, err
+    assert "role_map" not in json.loads((place / "one" / "run.json").read_text())
+    assert dear_("eval", "one")[0] == 0
+    code, _, err = dear_("train", "photos", *CLIP, "--roles", "auto", "--out", "two", *FEW)
+    record = json.loads((place / "two" / "run.json").read_text())
+    assert record["role_map"]["source"] == "found by dear (roles=auto) on 9 training images"
+    del record["role_map"]  # as version 0.2 wrote it
+    (place / "two" / "run.json").write_text(json.dumps(record))
+    assert dear_("eval", "two")[0] == 0
+    assert dear_("train", "photos", *CLIP, "--roles", "auto", "--out", "two", *FEW, "--resume")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -222,7 +296,7 @@ def test_a_photo_that_goes_between_two_looks_only_has_no_thumbnail(discover, mon
 
 
 @pytest.mark.covers("F2")
-def test_search_and_explain_find_the_kept_map(dear_, place, looked):
+def test_a_map_found_for_an_index_serves_that_index_alone(dear_, place, looked):
     index = ("search", "index", "photos", *CLIP, "--kinds", "mixed")
     code, _, err = dear_(*index, "--out", "none")
     assert code == 2
@@ -230,11 +304,26 @@ def test_search_and_explain_find_the_kept_map(dear_, place, looked):
     code, _, err = dear_(*index, "--roles", "auto", "--out", "index")
     assert code == 0, err
     assert len(looked) == 1
-    code, _, err = dear_(*index, "--out", "again")  # what was found is known from now on
-    assert code == 0, err
+    assert dear_(*index, "--out", "again")[0] == 2  # never taken unless asked for
+    assert dear_("train", "photos", *CLIP, "--out", "run", *FEW)[0] == 2
+    assert dear_("train", "photos", *CLIP, "--roles", "auto", "--out", "run", *FEW)[0] == 0
+    assert len(looked) == 2  # all photos for the index, the training images for the run
     words = ("explain", "photos/ant/0.png", *CLIP, "--classes", "ant,bee")
     assert dear_(*words, "--roles", "auto")[0] == 0
+    assert len(looked) == 2
+
+
+def test_an_index_stays_with_its_heads_when_photos_are_added(dear_, place, looked):
+    index = ("search", "index", "photos", *CLIP, "--kinds", "mixed", "--roles", "auto", "--out", "index")
+    assert dear_(*index)[0] == 0
+    make_photos(place / "photos", ["dog"], 2)
+    code, out, err = dear_(*index)
+    assert code == 0, err
+    assert "17 images in the index" in out
     assert len(looked) == 1
+    code, _, err = dear_(*index, "--overwrite")
+    assert code == 0, err
+    assert len(looked) == 2
 
 
 @pytest.mark.covers("F10")

@@ -19,8 +19,8 @@ from dear.backbone import hub
 from dear.backbone.load import load_clip
 from dear.cli import app, main
 from dear.errors import BackboneError, HubError, RoleMapError, backbone, is_typed, option, setting, typed
-from dear.methods.dear.roles import shipped_roles
 from dear.methods.registry import get_method, list_methods
+from dear.roles.known import shipped_roles
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src" / "dear").rglob("*.py"))

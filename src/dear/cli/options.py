@@ -36,7 +36,7 @@ Roles = Annotated[
     typer.Option(
         metavar="MAP",
         help="Role map: a name, a roles.json, the folder of 'dear roles discover', or auto, which finds one from the "
-        "training images if none is known for the weights.",
+        "training images if none is shipped for the weights.",
     ),
 ]
 Half = Annotated[str, typer.Option(metavar="all|base|novel", help="Half of the classes: all, base or novel.")]

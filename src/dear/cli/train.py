@@ -53,8 +53,7 @@ def train(
 ) -> None:
     """Adapt a CLIP to DATA; the folder OUT then holds the adapter, its log and its options as config.yaml."""
     from dear.backbone.load import load_clip
-    from dear.engine.found_roles import with_found_roles
-    from dear.engine.job import make_job
+    from dear.engine.job import make_job, prepared
     from dear.evaluation.defaults import clip_for
     from dear.storage.locks import check_ours
 
@@ -74,7 +73,7 @@ def train(
     check_ours(out, "run", resume=resume, overwrite=overwrite)
     ask.use_threads(training.threads)
     backbone = load_clip(name, weights, training.device)
-    job = with_found_roles(job, backbone, say=say)
+    job = prepared(job, backbone, say)
     how = {"resume": resume, "overwrite": overwrite, "workers": training.workers, "cache": training.cache_in(out)}
     tell_trained(job, out, _train(job, backbone, out, training, how))
 

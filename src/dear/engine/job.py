@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -59,10 +59,13 @@ class Job:
 
     def build(self, clip: FrozenClip) -> Model:
         """The untrained model with its classes."""
-        published = special_config(get_method(self.method).special, self.recipe, self.case)
-        method = make_method(self.method, clip, {**published, **self._placed()}, seed=self.seed)
+        method = make_method(self.method, clip, self.settings(), seed=self.seed)
         classes = self.dataset.classes(self.class_names)
         return Model(clip, method, classes, trained_on=self.class_names, chunk=self.train.class_chunk)
+
+    def settings(self) -> dict[str, Any]:
+        """The published settings of the method for this case, and the chosen ones."""
+        return {**special_config(get_method(self.method).special, self.recipe, self.case), **self._placed()}
 
     def _placed(self) -> dict[str, Any]:
         """The config, with {data}, {seed} and {shots} filled in where it names other models."""
@@ -137,6 +140,17 @@ def make_job(
         )
     told: dict[str, Any] = {"shots": shots, "seed": seed, "half": half, "validate": validate, **others}
     return Job(dataset=dataset, items=items, class_names=names, **told)
+
+
+def prepared(job: Job, clip: FrozenClip, say: Callable[[str], None] = lambda message: None) -> Job:
+    """The job with everything in its config that its method finds from the training images before it is built.
+
+    Only those are looked at: without a test split, the other images of a data set are what is tested.
+    """
+    before = job.settings()
+    after = get_method(job.method).prepare(clip, job.dataset.images(job.items), before, say)
+    found = {name: value for name, value in after.items() if name not in before or before[name] is not value}
+    return replace(job, config={**job.config, **found}) if found else job
 
 
 def describe(job: Job, model: Model) -> dict[str, Any]:

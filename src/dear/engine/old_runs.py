@@ -37,11 +37,17 @@ class _Source(documents.Form):
     added: list[str] | None = None
 
 
+class _RoleMap(documents.Form):
+    sha256: str
+    source: str
+
+
 class RunRecord(documents.Form):
     """What the record of a run says, in format 1 and 2."""
 
     description: _Description
     source: _Source | None = None
+    role_map: _RoleMap | None = None
 
 
 _RENAMED = {"batch": "batch_size", "weight_decay": "decay"}

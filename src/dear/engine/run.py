@@ -33,6 +33,7 @@ from dear.methods.base import Draw
 from dear.model.artefact import MANIFEST, TENSORS, files_of_adapter
 from dear.model.model import Model
 from dear.progress.stages import stage
+from dear.roles.rolemap import MapRecord
 from dear.storage import documents
 from dear.storage.files import read_regular, sync_folder, write_atomic
 from dear.storage.locks import LOCK, MARKER, check_ours, held, remove_leftovers, remove_ours
@@ -257,6 +258,8 @@ def _begin(work: Path, job: Job, model: Model, folder: Path, *, resume: bool, ov
         "source": {"data": job.dataset.source, "root": job.dataset.root, **_changes(job.dataset)},
         "versions": versions(),
     }
+    if (record := MapRecord.of(model.method.files)) is not None:
+        content["role_map"] = record.model_dump(mode="json")
     with _one_sentence(work / SHOTS):
         write_atomic(work / SHOTS, shots_to_json(job.dataset, job.items, shots=job.shots, seed=job.seed).encode())
     with _one_sentence(work / RUN):

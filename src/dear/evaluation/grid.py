@@ -23,8 +23,7 @@ from dear.data.dataset import Dataset, Item
 from dear.data.descriptions import with_descriptions
 from dear.data.open import open_dataset, refuse_inside
 from dear.data.splits import few_shot, labels_of
-from dear.engine.found_roles import with_found_roles
-from dear.engine.job import Job, describe, fingerprint, make_job, told_settings, versions
+from dear.engine.job import Job, describe, fingerprint, make_job, prepared, told_settings, versions
 from dear.engine.loop import Metrics
 from dear.engine.run import CHECKPOINT, read_run, run_job
 from dear.errors import REFUSALS, ConfigError, DataError, DearError, TrainingError, is_typed, option
@@ -41,6 +40,7 @@ from dear.methods.plugins import added
 from dear.model.artefact import TENSORS
 from dear.model.model import Model
 from dear.progress.stages import stage
+from dear.roles.rolemap import MapRecord
 from dear.storage import documents
 from dear.storage.files import sha256, write_atomic
 from dear.storage.locks import check_ours, held, remove_leftovers, remove_ours
@@ -224,7 +224,7 @@ def _check_methods(cells: Sequence[Cell], setting: Setting, refused: dict[Cell, 
     why: dict[Any, str] = {}
     for key, cell in first.items():
         try:
-            _try_classes(cell, with_found_roles(_job(cell, setting), clip).build(clip), setting)
+            _try_classes(cell, prepared(_job(cell, setting), clip).build(clip), setting)
         except REFUSALS as error:
             if refused is None or len(why) == len(first) - 1:
                 raise
@@ -252,7 +252,7 @@ def _try_classes(cell: Cell, model: Model, setting: Setting) -> None:
 def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None] | None = None) -> CellResult:
     """Train and test one cell, or read what was found when it was done before."""
     clip = _clip(setting.clip, setting.pretrained, setting.device)
-    job = _job(cell, setting)
+    job = prepared(_job(cell, setting), clip)
     trained = describe(job, job.build(clip))
     path, mark = setting.out / CELLS / f"{cell.slug}.json", _mark(trained, cell, setting)
     if (done := _done(path, mark)) is not None:
@@ -298,6 +298,7 @@ def run_cell(cell: Cell, setting: Setting, *, on_step: Callable[[Metrics], None]
         backbone=Backbone(name=clip.name, pretrained=clip.pretrained, weights_sha256=clip.weights_sha256),
         settings=told_settings(trained),
         files=trained["files_sha256"],
+        role_map=MapRecord.of(model.method.files),
         fingerprint=mark,
     )
     write_atomic(path, result.to_json().encode())
@@ -313,8 +314,8 @@ def forget_data() -> None:
 
 def done_before(cell: Cell, setting: Setting) -> CellResult | None:
     """What a cell found when it was run with exactly this setting, on these images; None where it has to be run."""
-    job = _job(cell, setting)
-    trained = describe(job, job.build(_clip(setting.clip, setting.pretrained, setting.device)))
+    job = prepared(_job(cell, setting), clip := _clip(setting.clip, setting.pretrained, setting.device))
+    trained = describe(job, job.build(clip))
     done = _done(setting.out / CELLS / f"{cell.slug}.json", _mark(trained, cell, setting))
     return done and done.model_copy(update={"recipe": setting.recipe})
 
@@ -368,8 +369,7 @@ def _test(model: Model, cell: Cell, test: tuple[str, Any], setting: Setting) -> 
     dataset = _dataset(name, setting.data_root, setting.descriptions)
     items, _ = _tested(name, half, setting.data_root, setting.validate, cell.shots, cell.seed)
     labels = labels_of(dataset, half)
-    names = dataset.class_names[labels.start : labels.stop]
-    view = model.for_classes(dataset.classes(names))
+    view = model.for_classes(dataset.classes(dataset.class_names[labels.start : labels.stop]))
     return evaluate_items(view, dataset, items, half=half, cache=setting.cache, workers=setting.workers)
 
 

@@ -11,6 +11,7 @@ from dear.config import problems
 from dear.data.splits import Half
 from dear.errors import DataError
 from dear.evaluation.old_results import from_format_1
+from dear.roles.rolemap import MapRecord
 from dear.storage import documents
 
 FORMAT: Final = "dear-cell"
@@ -126,6 +127,8 @@ class CellResult(_Strict):
     """Settings of the method that are not its defaults."""
     files: dict[str, Sha256] = Field(default_factory=dict)
     """Hashes of files that are part of the method, such as its role map."""
+    role_map: MapRecord | None = None
+    """The role map that it was trained with, and where that comes from; None for methods without one."""
     fingerprint: Name
 
     @model_validator(mode="after")

@@ -1,6 +1,7 @@
 """The shape of a method: parameters, `classes`, `text`, `forward`, `loss`; everything else is `dear.Model`'s.
 
 A method owns what is trained or rewritten; the frozen CLIP is passed in. Its life:
+  prepare  once before it is made, with the training images: settings that are found from them
   begin    once before training, with the drawn images: shapes and values that come from them
   classes  once per class list, without gradients: what depends on nothing trained
   text     once per step, or once per list without gradients: class features and whatever else classes give
@@ -16,7 +17,7 @@ Shapes: B images, C classes, E joint embedding, V views, N drawn images.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from dear.backbone.clip import FrozenClip
 from dear.backbone.text import TokenizedPrompts
 from dear.config import Settings, one_line
+from dear.data.images import ImageList
 from dear.data.prompts import ClassList
 from dear.errors import ClassListError
 from dear.methods.about import About
@@ -211,6 +213,20 @@ class Method(nn.Module):
         self.companions: dict[str, Any] = dict(companions or {})
         self.files: dict[str, str] = dict(files or {})
         """Texts that belong to a saved method, by file name."""
+
+    @classmethod
+    def prepare(
+        cls, clip: FrozenClip, images: ImageList, config: Mapping[str, Any], say: Callable[[str], None]
+    ) -> Mapping[str, Any]:
+        """The config to make the method with, after looking at the training images; by default the same one.
+
+        Args:
+            clip: the frozen CLIP it will be run with.
+            images: the images that it will be trained on, and no others.
+            config: the settings that were chosen, not yet checked.
+            say: call it with each message for the user.
+        """
+        return config
 
     def facts(self) -> dict[str, str]:
         """What a person wants to know of it at a glance, for its card."""

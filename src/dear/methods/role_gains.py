@@ -8,7 +8,7 @@ Shapes: B images, N drawn images, G groups with everything else as the last, C c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,16 +21,18 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import PLAIN, TERMS
 from dear.backbone.head_contributions import name_groups
 from dear.config import Settings
+from dear.data.images import ImageList
 from dear.data.prompts import ClassList
 from dear.errors import ConfigError
 from dear.methods.about import About
 from dear.methods.base import Batch, Draw, Method, Needs, Output, Reading, tokens_of, unit
 from dear.methods.dear.config import MaskName
-from dear.methods.dear.method import ROLES, first_layer
-from dear.methods.dear.roles import check_roles, roles_for
+from dear.methods.dear.method import first_layer
+from dear.methods.dear.roles import roles_for, with_auto_roles
 from dear.methods.recipe import Recipe
 from dear.roles.groups import groups_of
-from dear.roles.rolemap import RoleMap
+from dear.roles.known import check_roles
+from dear.roles.rolemap import ROLES, RoleMap
 
 REST = "rest"
 BLOCK = 256  # images at once
@@ -75,6 +77,13 @@ class RoleGains(Method):
     readouts: ClassVar[Mapping[str, str]] = {"default": "gains", "transfer": "plain"}
     untold: ClassVar[tuple[str, ...]] = ("roles",)
     config: RoleGainsConfig
+
+    @classmethod
+    def prepare(
+        cls, clip: FrozenClip, images: ImageList, config: Mapping[str, Any], say: Callable[[str], None]
+    ) -> Mapping[str, Any]:
+        """Find the role map for `roles="auto"`."""
+        return with_auto_roles(clip, images, config, say)
 
     def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
         super().__init__(clip, config, seed=seed, **saved)

@@ -22,7 +22,7 @@ from dear.evaluation.grid import CELLS, OLD, RUNS, done_before, forget_data, run
 from dear.evaluation.results import CellResult, Protocol
 from dear.evaluation.tables import to_csv, to_markdown
 from dear.methods.dear.method import LAST_LAYERS
-from dear.methods.dear.roles import AUTO, roles_for
+from dear.methods.dear.roles import roles_for
 from dear.methods.recipe import Case, RecipeName, resolve
 from dear.methods.registry import get_method
 from dear.model.load import load
@@ -45,6 +45,7 @@ from dear.paper.plan import (
     steps_of,
 )
 from dear.progress.stages import duration, stage
+from dear.roles.known import AUTO
 from dear.roles.rolemap import RoleMap, shipped_maps
 from dear.storage import documents
 from dear.storage.files import write_atomic

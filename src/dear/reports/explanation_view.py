@@ -11,17 +11,14 @@ from PIL import Image
 from torch import Tensor
 
 from dear.backbone.clip import short_name
-from dear.errors import ConfigError, RoleMapError
-from dear.methods.dear.method import ROLES
-from dear.methods.dear.roles import AUTO, check_roles, shipped_roles
 from dear.model.explanation import MLPS, START, UNKNOWN, Explanation
 from dear.model.model import Model
 from dear.reports.heat import faded, overlay, png
 from dear.reports.plots import bar_chart, heat_legend
 from dear.reports.render import render
 from dear.roles.grid import head_word
-from dear.roles.rolemap import RoleMap
-from dear.storage.files import is_folder
+from dear.roles.known import is_chosen, named_roles
+from dear.roles.rolemap import ROLES, RoleMap
 
 HEADS = 10
 """Heads that are listed."""
@@ -72,20 +69,9 @@ class View:
 
 def roles_of(model: Model, roles: str | Path | RoleMap | None = None) -> RoleMap | None:
     """The map that was asked for, else the one saved with the method, else the one shipped for the CLIP, else none."""
-    roles = None if roles == AUTO else roles
-    if roles is None and ROLES in model.method.files:
+    if not is_chosen(roles) and ROLES in model.method.files:
         return RoleMap.from_json(model.method.files[ROLES], where=ROLES)
-    if roles is None:
-        try:
-            return shipped_roles(model.clip)
-        except RoleMapError:
-            return None
-    if not isinstance(roles, str | Path | RoleMap):
-        raise ConfigError(f"A role map is a RoleMap, a path or a name, not a {type(roles).__name__}.")
-    if isinstance(roles, str | Path):
-        roles = RoleMap.load(Path(roles) / ROLES if is_folder(roles) else roles)
-    check_roles(roles, model.clip, min((head.layer for head in roles.heads), default=1))
-    return roles
+    return named_roles(model.clip, roles)
 
 
 def explanation_html(found: Explanation, picture: Image.Image, model: Model, roles: RoleMap | None) -> str:

@@ -35,14 +35,13 @@ from dear.reports.run_pictures import (
 )
 from dear.retrieval.encoder import lacking_attributes
 from dear.retrieval.search import most_alike, nearest, unlike
-from dear.roles.rolemap import RoleMap
+from dear.roles.rolemap import ROLES, RoleMap
 
 INDEXED = 1000
 SMALL = 0.1
 """Share of the largest loss term below which a term gets a chart of its own."""
 WEIGHT = "weight_"
 NO_TERMS = {"lr", "images_per_second"}
-ROLES = "roles.json"
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,8 @@ from dear.model.model import Model
 from dear.retrieval.features import fitting_roles, head_features
 from dear.retrieval.index import WHOLE, Index
 from dear.roles.groups import HEAD, REST, Groups, groups_of, head_name, place_of
-from dear.roles.rolemap import Role, RoleMap
+from dear.roles.rolemap import ROLES, Role, RoleMap
 from dear.storage.files import as_folder, sha256
-
-ROLES = "roles.json"
 
 
 @dataclass(frozen=True)

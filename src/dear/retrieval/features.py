@@ -20,9 +20,8 @@ from dear.config import whole_number
 from dear.data.images import image_batches
 from dear.data.inputs import image_list
 from dear.errors import ConfigError, ImageError, RoleMapError, option
-from dear.methods.dear.roles import AUTO, check_roles, roles_for
 from dear.roles.groups import REST, Groups, group_heads
-from dear.roles.known import known_roles
+from dear.roles.known import named_roles
 from dear.roles.rolemap import RoleMap
 
 _READS = "Features are made of paths, PIL images or a batch of preprocessed images"
@@ -77,15 +76,12 @@ def head_features(clip: FrozenClip, groups: Groups, images: Tensor) -> dict[str,
 
 
 def fitting_roles(clip: FrozenClip, roles: RoleMap | str | Path | None) -> RoleMap:
-    """The role map that is given, or the one known for the weights, if it fits the backbone."""
-    if roles is not None and not isinstance(roles, RoleMap | str | Path):
-        raise ConfigError(f"A role map is a RoleMap, a path or a name, not a {type(roles).__name__}.")
-    found = known_roles(clip) if roles in (None, AUTO) else roles_for(clip, roles, first_layer=1)
+    """A named role map, or the one shipped for the weights, if it fits the backbone."""
+    found = named_roles(clip, roles)
     if found is None:
         raise RoleMapError(
             f"There is no role map for {clip.name} with these weights, so its heads cannot be searched by: make one "
             f"with 'dear roles discover --clip CLIP --images FOLDER --out ROLES', and give it by "
             f"{option(roles='ROLES')}."
         )
-    check_roles(found, clip, min(head.layer for head in found.heads))
     return found

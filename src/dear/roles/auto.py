@@ -1,4 +1,4 @@
-"""A role map without being asked for one: found from the images at hand, kept for the user, found again next time."""
+"""`roles="auto"`: the shipped role map for the weights, or one found from the training images and cached for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dear.errors import MissingExtraError, setting
 from dear.roles.concepts import load_encoder
 from dear.roles.corpus import load_pool
 from dear.roles.discover import RULES, DiscoverySettings, discover, first_examined_layer
-from dear.roles.known import is_specialised, keep_maps, known_roles
+from dear.roles.known import cache_folder, cache_maps, cached_map, is_specialised, shipped_map
 from dear.roles.moments import collect_moments
 from dear.roles.rolemap import RoleMap
 
@@ -26,19 +26,27 @@ def auto_roles(
     images: ImageList,
     *,
     first_layer: int | None = None,
-    say: Say = lambda remark: None,
+    say: Say = lambda message: None,
 ) -> RoleMap:
-    """The map known for the weights; if there is none, one found from the images, by the first rule that finds roles.
+    """The shipped map for the weights; if there is none, one found from the images, by the first rule that finds roles.
+
+    A map is cached for the weights, the images and the settings. A map found from other images is never used.
 
     Args:
         clip: the frozen backbone.
-        images: training images; of many, 2,000 are read, evenly spread.
+        images: training images; at most 2,000 are read, evenly spread.
         first_layer: first layer to examine; by default the last four layers.
-        say: called with each remark, such as which rule decided.
+        say: called with each message, such as which rule decided.
     """
-    if (known := known_roles(clip, first_layer)) is not None:
-        say(f"role map: {known.provenance.source}.")
-        return known
+    if (shipped := shipped_map(clip)) is not None:
+        say(f"role map: {shipped.provenance.source}.")
+        return shipped
+    first, pool = first_examined_layer(clip, first_layer), load_pool(POOL)
+    chosen_images, settings = images.spread(MOST_IMAGES), DiscoverySettings(first_layer=first)
+    folder = cache_folder(clip, chosen_images, pool, settings)
+    if (cached := cached_map(clip, folder)) is not None:
+        say(f"role map: {cached.provenance.source}.")
+        return cached
     try:
         encode = load_encoder()
     except MissingExtraError:
@@ -46,19 +54,19 @@ def auto_roles(
             f'Finding a role map for {clip.name} needs more packages: pip install "dear-vlm[roles]", or train without '
             f"one: {setting(mask='all_mixed')}."
         ) from None
-    chosen_images, settings = images.spread(MOST_IMAGES), DiscoverySettings(first_layer=first_layer)
-    collected = collect_moments(clip, chosen_images, first_layer=first_examined_layer(clip, first_layer))
+    collected = collect_moments(clip, chosen_images, first_layer=first)
     source = f"found by dear (roles=auto) on {collected.whole().count} training images"
-    found = discover(clip, collected, load_pool(POOL), encode, settings, source=source, validate=False)
+    found = discover(clip, collected, pool, encode, settings, source=source, validate=False)
     chosen = next((found.maps[rule] for rule in RULES if is_specialised(found.maps[rule])), found.roles)
-    say(_told(chosen))
-    kept = keep_maps(clip, chosen, found.maps, first_layer)
-    say(f"role map kept in {kept}." if kept else "note: the user's cache cannot be written: the map is not kept.")
+    say(_summary(chosen))
+    if folder is not None:
+        written = cache_maps(folder, chosen, found.maps)
+        say(f"role map cached in {folder}." if written else "note: the cache cannot be written: the map is not cached.")
     return chosen
 
 
-def _told(chosen: RoleMap) -> str:
-    """Which rule decided, and what that means."""
+def _summary(chosen: RoleMap) -> str:
+    """Which rule decided, and what that means, in one sentence."""
     rule, count = chosen.provenance.rule, len(chosen.heads)
     special = sum(head.role.value != "mixed" for head in chosen.heads)
     if not special:

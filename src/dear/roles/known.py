@@ -1,34 +1,35 @@
-"""Role maps that are known for a backbone's weights: shipped with the package, or found before and kept for the user.
+"""Role maps for a backbone's weights: those shipped with the package, and those cached for a set of images.
 
-A kept map lies in the user's cache under the hash of the weights: `roles.json`, and one map for each rule.
+A map belongs to the images it was found from. A cached map is used only for the same weights, images and settings.
 """
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from dear.backbone.clip import FrozenClip
-from dear.errors import DearError
+from dear.config import Settings
+from dear.data.images import ImageList
+from dear.errors import ConfigError, DearError, DearWarning, RoleMapError, option, setting
+from dear.roles.corpus import TextPool
 from dear.roles.entropy import Rule
 from dear.roles.rolemap import ROLES, Role, RoleMap, rule_file, shipped_maps
+from dear.storage.files import sha256
 from dear.storage.locks import mark
 from dear.storage.user_cache import cache_home
 
-FOLDER, LAST_LAYERS = "roles", 4
-
-
-def known_roles(clip: FrozenClip, first_layer: int | None = None) -> RoleMap | None:
-    """The map for these very weights: the shipped one, else the one that was found before; None if there is none.
-
-    A map that was found for other layers than those from `first_layer` on does not count.
-    """
-    return shipped_map(clip) or kept_map(clip, first_layer)
+AUTO = "auto"
+"""Instead of a role map: the shipped one for the weights; if there is none, one found from the training images."""
+FOLDER = "roles"
+"""Folder of the cached maps in the user's cache."""
 
 
 def shipped_map(clip: FrozenClip) -> RoleMap | None:
-    """The map that comes with the package for these very weights."""
+    """The map that comes with the package for these weights; None if there is none."""
     for found in shipped_maps():
         made_for = found.provenance
         if made_for.weights_sha256 == clip.weights_sha256:
@@ -39,37 +40,92 @@ def shipped_map(clip: FrozenClip) -> RoleMap | None:
     return None
 
 
-def kept_map(clip: FrozenClip, first_layer: int | None = None) -> RoleMap | None:
-    """The map in the user's cache for these weights; one that is damaged or of other weights does not count."""
-    with suppress(DearError, OSError):
-        found = RoleMap.load(kept_folder(clip, first_layer) / ROLES)
-        if found.provenance.weights_sha256 == clip.weights_sha256:
-            return found
+def shipped_roles(clip: FrozenClip) -> RoleMap:
+    """The map that comes with the package for these weights; without one, the error says how to get one."""
+    found = shipped_map(clip)
+    if found is None:
+        raise RoleMapError(
+            f"There is no role map for {clip.name} with these weights: find one with {option(roles=AUTO)}, or train "
+            f"without one: {setting(mask='all_mixed')}."
+        )
+    return found
+
+
+def is_chosen(roles: RoleMap | str | Path | None) -> bool:
+    """Whether a particular map was chosen, rather than none or "auto"."""
+    return roles is not None and roles != AUTO
+
+
+def named_roles(clip: FrozenClip, roles: RoleMap | str | Path | None) -> RoleMap | None:
+    """A map by its name or path, checked against the backbone; None and "auto" stand for the shipped one, if any."""
+    if roles is not None and not isinstance(roles, RoleMap | str | Path):
+        raise ConfigError(f"A role map is a RoleMap, a path or a name, not a {type(roles).__name__}.")
+    found = shipped_map(clip) if roles is None or roles == AUTO else _loaded(roles)
+    if found is not None:
+        check_roles(found, clip, min(head.layer for head in found.heads))
+    return found
+
+
+def _loaded(roles: RoleMap | str | Path) -> RoleMap:
+    return roles if isinstance(roles, RoleMap) else RoleMap.load(roles)
+
+
+def check_roles(roles: RoleMap, clip: FrozenClip, first_layer: int) -> None:
+    """Refuse a map that does not fit the backbone; warn if it was made for other weights."""
+    misfits = roles.misfits(
+        first_layer=first_layer,
+        layers=clip.geometry.vision_layers,
+        heads=clip.geometry.vision_heads,
+        weights_sha256=clip.weights_sha256,
+        model=None if ":" in clip.name else clip.name,
+    )
+    if misfits:
+        raise RoleMapError(
+            f"The role map does not fit layers {first_layer}-{clip.geometry.vision_layers} of {clip.name}: "
+            f"{'; '.join(misfits)}."
+        )
+    made_for = roles.provenance.pretrained
+    if roles.provenance.weights_sha256 is None and made_for is not None and made_for != clip.pretrained:
+        warnings.warn(
+            f"The role map describes the {made_for!r} weights, but {clip.name} was loaded with "
+            f"{clip.pretrained or 'weights of its own'}: its heads may do other things.",
+            DearWarning,
+            stacklevel=3,
+        )
+
+
+def cache_folder(clip: FrozenClip, images: ImageList, pool: TextPool, settings: Settings) -> Path | None:
+    """Where the maps found from a set of images are cached; None if some image has no content to identify it by."""
+    contents = [images.content(index) if images.content else "" for index in range(len(images))]
+    if not all(contents):
+        return None
+    key = [sorted(contents), pool.sha256, settings.model_dump(mode="json")]
+    digest = sha256(json.dumps(key, sort_keys=True).encode())
+    return cache_home() / FOLDER / f"{clip.weights_sha256[:16]}-{digest[:32]}"
+
+
+def cached_map(clip: FrozenClip, folder: Path | None) -> RoleMap | None:
+    """The map in a folder of the cache; None if there is none, or if it is damaged or of other weights."""
+    if folder is not None:
+        with suppress(DearError, OSError):
+            found = RoleMap.load(folder / ROLES)
+            if found.provenance.weights_sha256 == clip.weights_sha256:
+                return found
     return None
 
 
-def kept_folder(clip: FrozenClip, first_layer: int | None = None) -> Path:
-    """Where maps of a backbone are kept; those of other layers than the last four have a folder of their own."""
-    usual = max(1, clip.geometry.vision_layers - LAST_LAYERS + 1)
-    from_layer = "" if first_layer in (None, usual) else f"-from-layer-{first_layer}"
-    return cache_home() / FOLDER / f"{clip.weights_sha256}{from_layer}"
-
-
-def keep_maps(
-    clip: FrozenClip, chosen: RoleMap, by_rule: Mapping[Rule, RoleMap], first_layer: int | None = None
-) -> Path | None:
-    """Keep maps for the next time, and say where; None if the cache cannot be written."""
-    folder = kept_folder(clip, first_layer)
+def cache_maps(folder: Path, chosen: RoleMap, by_rule: Mapping[Rule, RoleMap]) -> bool:
+    """Write the chosen map and the maps by each rule; False if the cache cannot be written."""
     with suppress(DearError, OSError):
         mark(cache_home(), "cache")
         folder.mkdir(parents=True, exist_ok=True)
         for rule, found in by_rule.items():
             found.save(folder / rule_file(rule))
         chosen.save(folder / ROLES)
-        return folder
-    return None
+        return True
+    return False
 
 
 def is_specialised(roles: RoleMap) -> bool:
-    """Whether any head has a role of its own: a map of mixed heads alone does the same as none."""
+    """Whether any head has a role of its own: a map with mixed heads only has the same effect as no map."""
     return any(head.role is not Role.MIXED for head in roles.heads)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from dear.config import one_line, problems
 from dear.errors import NewerFormatError, RoleMapError, did_you_mean
 from dear.storage import documents
-from dear.storage.files import is_file, is_folder, write_atomic
+from dear.storage.files import is_file, is_folder, sha256, write_atomic
 
 FORMAT: Final = "dear-roles"
 FORMAT_VERSION: Final = 1
@@ -86,6 +86,23 @@ class Provenance(_Strict):
     def __repr__(self) -> str:
         """One line with what tells maps apart."""
         return one_line(f"Provenance({self.source!r}, model={self.model!r}, rule={self.rule!r})")
+
+
+class MapRecord(_Strict):
+    """Which role map a result was made with."""
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Hash of the map's JSON text."""
+    source: str
+    """Where the map comes from, in one sentence."""
+
+    @classmethod
+    def of(cls, files: Mapping[str, str]) -> MapRecord | None:
+        """The record of the map among the files of a method; None if it has none."""
+        if ROLES not in files:
+            return None
+        source = RoleMap.from_json(files[ROLES], where=ROLES).provenance.source
+        return cls(sha256=sha256(files[ROLES].encode()), source=source)
 
 
 class RoleMap(_Strict):

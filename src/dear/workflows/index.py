@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,15 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.config import whole_number
 from dear.data.images import folder_images
-from dear.errors import ConfigError
-from dear.methods.dear.roles import AUTO
+from dear.errors import ConfigError, DearError
 from dear.model.load import load
 from dear.model.model import Model
-from dear.retrieval.encoder import head_encoder, model_encoder
-from dear.retrieval.index import Index
+from dear.retrieval.encoder import Encoder, encoder_of, head_encoder, model_encoder
+from dear.retrieval.index import WHOLE, Index, read_index
 from dear.retrieval.update import Progress, update_index
 from dear.roles.auto import auto_roles
-from dear.roles.rolemap import RoleMap
+from dear.roles.known import AUTO
+from dear.roles.rolemap import CORE_ATTRIBUTES, RoleMap
 from dear.storage.files import as_folder
 from dear.storage.locks import check_ours
 
@@ -45,7 +46,7 @@ def index_images(
         out: folder of the index; by default RUN/index.
         clip: a CLIP by name or from `dear.load_clip`, whose heads give a feature per attribute, without training.
         pretrained: tag of the CLIP's weights.
-        roles: its role map; by default the one known for its weights; "auto" finds one from the images if none is.
+        roles: its role map; by default the one shipped for its weights; without one, "auto" finds one from the images.
         kinds: features besides the whole image: concepts of the map, or heads such as "head:11.4"; by default the core
             attributes.
         run: an adapter instead of a CLIP: its folder, or a loaded model.
@@ -72,9 +73,25 @@ def index_images(
         encoder = model_encoder(load(run, device=device), as_folder(run), to)
     else:
         loaded = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, device or "cpu")  # type: ignore[arg-type]
-        encoder = head_encoder(loaded, auto_roles(loaded, folder_images(folder)) if roles == AUTO else roles, kinds)
+        before = None if overwrite or roles != AUTO else _encoder_before(to, loaded, kinds)
+        found = auto_roles(loaded, folder_images(folder)) if roles == AUTO and before is None else roles
+        encoder = before or head_encoder(loaded, found, kinds)
     how: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "overwrite": overwrite, "progress": progress}
     return update_index(encoder, as_folder(folder), to, **how)[0]
+
+
+def _encoder_before(to: Path, clip: FrozenClip, kinds: Sequence[str] | None) -> Encoder | None:
+    """What the index in a folder was made by, if that was the same CLIP with the same kinds; else None.
+
+    An index stays with the heads that were found for it, also when photos are added to the folder.
+    """
+    with suppress(DearError):
+        index = read_index(to)
+        encoder, lacking = encoder_of(index, clip), index.manifest.lacking
+        wanted = [name for name in CORE_ATTRIBUTES if name not in lacking] if kinds is None else kinds
+        if encoder.mark == index.model_sha256 and {WHOLE, *wanted} == set(encoder.kinds):
+            return encoder
+    return None
 
 
 def _items(given: Any) -> list[Any]:

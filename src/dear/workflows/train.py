@@ -13,8 +13,7 @@ from dear.data.dataset import Dataset
 from dear.data.descriptions import with_descriptions
 from dear.data.open import opened
 from dear.data.splits import Half
-from dear.engine.found_roles import with_found_roles
-from dear.engine.job import Job, make_job
+from dear.engine.job import Job, make_job, prepared
 from dear.engine.loop import Metrics
 from dear.engine.ranks import local_device
 from dear.engine.run import run_job
@@ -94,7 +93,7 @@ def fit(
 
 
 def _run(job: Job, clip: FrozenClip, folder: Path | None, how: dict[str, Any]) -> Model:
-    return run_job(with_found_roles(job, clip, say=logging.getLogger("dear").info), clip, folder, **how)[0]
+    return run_job(prepared(job, clip, logging.getLogger("dear").info), clip, folder, **how)[0]
 
 
 def _folder(out: str | Path | None, *, resume: bool, overwrite: bool) -> Path | None:

@@ -52,13 +52,13 @@ class DearConfig(Settings):
     """Random start; default: the run's seed."""
 
     roles: Any = Field(default=None, exclude=True)
-    """Role map: a name, a roles.json, the folder of 'dear roles discover', or auto, which finds one if none is known
-    for the weights; default: the one shipped or found before. This and the next three decide the map that
-    is saved with the adapter."""
+    """Role map: a name, a roles.json, the folder of 'dear roles discover', or auto, which finds one if none is shipped
+    for the weights; default: the one shipped for the weights. This and the next three decide the map that is saved
+    with the adapter."""
     mask: MaskName = Field(default="roles", exclude=True)
     """Variant of the map, for ablations."""
     threshold: float | None = Field(default=None, exclude=True)
-    """Cut the heads' entropies anew at this percentage."""
+    """Cut the heads' entropies again at this percentage."""
     attributes: int | None = Field(default=None, exclude=True)
     """Take fewer or more core attributes."""
 

@@ -6,7 +6,7 @@ Shapes: B images, N original rows, A attribute tokens, D width, C classes, K att
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.precision import wide
 from dear.backbone.rows import Rows
 from dear.config import Settings
+from dear.data.images import ImageList
 from dear.data.prompts import ClassList
 from dear.errors import ConfigError
 from dear.methods.about import About
@@ -24,11 +25,11 @@ from dear.methods.base import Batch, Method, Needs, Output, Reading, tokens_of, 
 from dear.methods.dear.config import DearConfig
 from dear.methods.dear.fusion import fuse, initial_scalars
 from dear.methods.dear.masks import layer_mask, token_kinds
-from dear.methods.dear.roles import check_roles, roles_for
-from dear.roles.rolemap import RoleMap
+from dear.methods.dear.roles import roles_for, with_auto_roles
+from dear.roles.known import check_roles
+from dear.roles.rolemap import ROLES, RoleMap
 
 LAST_LAYERS = 4
-ROLES = "roles.json"
 
 
 class FrozenText(NamedTuple):
@@ -60,6 +61,13 @@ class DearMethod(Method):
     )
     untold: ClassVar[tuple[str, ...]] = ("roles",)
     config: DearConfig
+
+    @classmethod
+    def prepare(
+        cls, clip: FrozenClip, images: ImageList, config: Mapping[str, Any], say: Callable[[str], None]
+    ) -> Mapping[str, Any]:
+        """Find the role map for `roles="auto"`."""
+        return with_auto_roles(clip, images, config, say)
 
     def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
         assert isinstance(config, DearConfig)

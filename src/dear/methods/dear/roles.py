@@ -1,20 +1,23 @@
-"""Which role map a model gets: the one given, or the one known for its weights, or a variant for the ablations."""
+"""Which role map a model gets: a named one, the shipped one, one found from its images, or a variant for ablations."""
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from dear.backbone.clip import FrozenClip
-from dear.errors import ConfigError, DearWarning, RoleMapError, did_you_mean, option, setting
+from dear.data.images import ImageList
+from dear.errors import ConfigError, did_you_mean
+from dear.roles.auto import auto_roles
 from dear.roles.derive import by_threshold, with_attributes
-from dear.roles.known import known_roles
+from dear.roles.known import AUTO, shipped_roles
 from dear.roles.rolemap import Role, RoleMap
 
-AUTO = "auto"
-"""Instead of a map: the one that is known for the weights, which whoever trains finds first if there is none."""
 ROLE_CHOICES = ("roles", "mask", "threshold", "attributes")
 MASKS = ("roles", "all_mixed", "all_generalization", "shuffled")
+UNIFORM = ("all_mixed", "all_generalization")
+"""Masks that give every head the same role, so that they need no map."""
 
 
 def roles_for(
@@ -29,15 +32,15 @@ def roles_for(
 ) -> RoleMap:
     """The role map for a backbone's layers from `first_layer` on, in one of the variants `MASKS`.
 
-    `threshold` cuts the heads' entropies anew (per cent), `attributes` takes fewer or more attributes.
+    `threshold` cuts the heads' entropies again (per cent), `attributes` takes fewer or more attributes.
     """
     if mask not in MASKS:
         raise ConfigError(f"mask is {mask!r}, but can be {', '.join(MASKS)}.{did_you_mean(str(mask), MASKS)}")
-    if roles in (None, AUTO) and mask in ("all_mixed", "all_generalization"):
+    if roles in (None, AUTO) and mask in UNIFORM:
         role = Role.MIXED if mask == "all_mixed" else Role.GENERALIZATION
         sizes = clip.geometry
         return RoleMap.uniform(role, first_layer=first_layer, layers=sizes.vision_layers, heads=sizes.vision_heads)
-    found = _given(roles) if roles not in (None, AUTO) else shipped_roles(clip, first_layer)
+    found = shipped_roles(clip) if roles is None or roles == AUTO else _loaded(roles)
     if threshold is not None:
         found = by_threshold(found, threshold)
     if attributes is not None:
@@ -46,40 +49,16 @@ def roles_for(
     return found.shuffled(seed) if mask == "shuffled" else variants[mask]()
 
 
-def _given(roles: RoleMap | str | Path) -> RoleMap:
+def with_auto_roles(
+    clip: FrozenClip, images: ImageList, config: Mapping[str, Any], say: Callable[[str], None]
+) -> Mapping[str, Any]:
+    """A config with a role map in place of "auto", if it asks for that and its mask needs a map."""
+    if config.get("roles") != AUTO or config.get("mask") in UNIFORM:
+        return config
+    first = config.get("first_layer")
+    found = auto_roles(clip, images, first_layer=first if type(first) is int else None, say=say)
+    return {**config, "roles": found}
+
+
+def _loaded(roles: RoleMap | str | Path) -> RoleMap:
     return roles if isinstance(roles, RoleMap) else RoleMap.load(roles)
-
-
-def shipped_roles(clip: FrozenClip, first_layer: int | None = None) -> RoleMap:
-    """The map that is known for these very weights: the shipped one, else the one found before."""
-    found = known_roles(clip, first_layer)
-    if found is None:
-        raise RoleMapError(
-            f"There is no role map for {clip.name} with these weights: find one with {option(roles='auto')}, or train "
-            f"without one: {setting(mask='all_mixed')}."
-        )
-    return found
-
-
-def check_roles(roles: RoleMap, clip: FrozenClip, first_layer: int) -> None:
-    """Refuse a map that does not fit; warn where it was made for other weights."""
-    misfits = roles.misfits(
-        first_layer=first_layer,
-        layers=clip.geometry.vision_layers,
-        heads=clip.geometry.vision_heads,
-        weights_sha256=clip.weights_sha256,
-        model=None if ":" in clip.name else clip.name,
-    )
-    if misfits:
-        raise RoleMapError(
-            f"The role map does not fit layers {first_layer}-{clip.geometry.vision_layers} of {clip.name}: "
-            f"{'; '.join(misfits)}."
-        )
-    made_for = roles.provenance.pretrained
-    if roles.provenance.weights_sha256 is None and made_for is not None and made_for != clip.pretrained:
-        warnings.warn(
-            f"The role map describes the {made_for!r} weights, but {clip.name} was loaded with "
-            f"{clip.pretrained or 'weights of its own'}: its heads may do other things.",
-            DearWarning,
-            stacklevel=3,
-        )
