@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import dear
+from dear.backbone.load import clips_from
 from dear.cli import main
 from groups import GroupsOfFiles
 from helpers import TINY_CONFIGS, varied_roles
@@ -63,6 +64,23 @@ def images(clip) -> torch.Tensor:
 @pytest.fixture
 def model(clip, roles) -> dear.Model:
     return dear.DeAR(clip, roles).for_classes(["cat", "dog", "hot air balloon"])
+
+
+@pytest.fixture
+def one_clip(monkeypatch, clip) -> list[tuple[str, str | None]]:
+    """Whatever CLIP is asked for, the tiny one is loaded, with shipped role maps of its own; the names asked for."""
+    asked = []
+
+    def provide(name, pretrained, device, **_):
+        asked.append((name, pretrained))
+        return clip
+
+    found = varied_roles(clip)
+    theirs = found.provenance.model_copy(update={"weights_sha256": clip.weights_sha256})
+    text = found.model_copy(update={"provenance": theirs}).model_dump_json()
+    monkeypatch.setattr("dear.roles.rolemap._shipped", lambda: dict.fromkeys(("vit-b-16", "world"), text))
+    with clips_from(provide):
+        yield asked
 
 
 @pytest.fixture

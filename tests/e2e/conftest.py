@@ -4,12 +4,11 @@ from functools import cache
 
 import pytest
 
-from dear.backbone import load
+from dear.backbone.load import clips_from, read_clip
 
 
 @pytest.fixture(scope="module")
 def loaded_once():
     """Backbones never change, so commands in one process can share them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "load_clip", cache(load.load_clip))
+    with clips_from(cache(read_clip)):
         yield

@@ -58,23 +58,8 @@ def verb_of(words):
 
 
 @pytest.fixture
-def place(monkeypatch, tmp_path, clip):
+def place(monkeypatch, tmp_path, clip, one_clip):
     """A folder where everything that the pages name exists; any backbone is a tiny one."""
-    for module in (
-        "dear.backbone.load",
-        "dear.workflows.train",
-        "dear.evaluation.grid",
-        "dear.paper.run",
-        "dear.workflows.discover",
-        "dear.retrieval.encoder",
-        "dear.workflows.index",
-    ):
-        monkeypatch.setattr(f"{module}.load_clip", lambda *_, **__: clip)
-    monkeypatch.setattr("dear.roles.known.shipped_map", varied_roles)
-    load = dear.RoleMap.load
-    monkeypatch.setattr(
-        dear.RoleMap, "load", lambda one: varied_roles(clip) if one in ("world", "vit-b-16") else load(one)
-    )
     for name in ("photos", "photos-by-class", "pets", "holiday", "FOLDER", "NAME", "DATA/NAME"):
         make_photos(tmp_path / name, ["border collie", "cat", "owl", "siamese cat"], 4)
     make_photos(tmp_path / "many", ["cat", "owl"], 18)

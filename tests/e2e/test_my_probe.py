@@ -36,9 +36,7 @@ def test_it_is_short():
     assert len(code().splitlines()) <= LONGEST
 
 
-def test_the_docs_probe_goes_through_every_command(probe, dear_, tmp_path, monkeypatch, clip):
-    for module in ("dear.model.load", "dear.workflows.train", "dear.evaluation.grid", "dear.backbone.load"):
-        monkeypatch.setattr(f"{module}.load_clip", lambda *_, **__: clip)
+def test_the_docs_probe_goes_through_every_command(probe, dear_, tmp_path, monkeypatch, clip, one_clip):
     monkeypatch.chdir(tmp_path)
     photos = make_photos(tmp_path / "photos", ["red thing", "green thing", "blue thing"], 6)
     train = (

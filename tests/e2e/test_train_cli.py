@@ -132,7 +132,7 @@ def test_control_c_names_resume_only_where_there_is_one(dear_, place, made, monk
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dear.predict.stream", stop)
+    monkeypatch.setattr("dear.model.predict.stream", stop)
     code, _, stderr = dear_("predict", made, place / "photos" / "ant" / "0.png")
     assert code == 130
     assert stderr.strip() == "dear: stopped; what was done so far is kept, give the same command again."

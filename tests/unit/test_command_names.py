@@ -3,22 +3,20 @@
 import pytest
 
 import dear
-from dear.backbone import load
+from dear.backbone.load import clips_from
 from dear.errors import ConfigError
 from helpers import make_photos
 
 
 @pytest.fixture
-def _no_weights(monkeypatch):
+def _no_weights():
     """Whoever loads a backbone has come too far."""
 
     def fail(*_, **__):
         raise AssertionError("weights were read")
 
-    monkeypatch.setattr(load, "load_clip", fail)
-    monkeypatch.setattr("dear.evaluation.grid.load_clip", fail)
-    monkeypatch.setattr("dear.workflows.train.load_clip", fail)
-    monkeypatch.setattr("dear.paper.run.load_clip", fail)
+    with clips_from(fail):
+        yield
 
 
 def test_help_is_where_one_looks_for_it(dear_):

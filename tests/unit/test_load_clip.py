@@ -9,7 +9,8 @@ from PIL import Image
 
 import dear
 from dear import errors
-from dear.backbone.load import load_clip
+from dear.backbone.load import clips_from, load_clip
+from dear.model import load as model_load
 
 INSTEAD = "Use a CLIP ViT, such as load_clip('ViT-B-16-quickgelu', pretrained='openai')."
 
@@ -337,3 +338,16 @@ def test_images_of_another_form_are_refused(clip):
             clip.encode_image(images)
     with pytest.raises(errors.InputError, match="on meta, but the backbone is on cpu"):
         clip.encode_image(torch.zeros(1, 3, 32, 32, device="meta"))
+
+
+def test_one_provider_answers_every_module(clip):
+    """Modules import `load_clip` by name; the provider is looked up when it is called."""
+    asked = []
+    with clips_from(lambda *names, **_: asked.append(names) or clip):
+        assert dear.load_clip("ViT-B-32", "openai") is model_load.load_clip("RN50") is clip
+        with pytest.raises(ZeroDivisionError), clips_from(lambda *_, **__: 1 / 0):
+            dear.load_clip("world")
+        assert dear.load_clip("world") is clip
+    assert asked == [("ViT-B-32", "openai", "cpu"), ("RN50", None, "cpu"), ("world", None, "cpu")]
+    with pytest.raises(errors.BackboneError):
+        dear.load_clip("nothing of the kind")

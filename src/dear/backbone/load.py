@@ -38,6 +38,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 RANDOM = "random"
 MERGES_FILE = "bpe_merges.txt.gz"
 SUGGESTION = "ViT-B-16-quickgelu", "openai"
+ClipProvider = Callable[..., FrozenClip]
+"""Anything that is called with the arguments of `load_clip` and returns a CLIP."""
 
 
 def load_clip(
@@ -61,6 +63,33 @@ def load_clip(
         seed: seed of the random weights.
         allow_pickled: also read weights that are not in a safetensors file (tensors only, never code).
     """
+    return _provider(name, pretrained, device, precision=precision, seed=seed, allow_pickled=allow_pickled)
+
+
+@contextmanager
+def clips_from(provider: ClipProvider) -> Iterator[None]:
+    """Let `provider` answer every `load_clip` inside this block, whichever module calls it, instead of `read_clip`.
+
+    A program that already has its CLIPs in memory can share them this way. Child processes read their own.
+    """
+    global _provider
+    before, _provider = _provider, provider
+    try:
+        yield
+    finally:
+        _provider = before
+
+
+def read_clip(
+    name: str,
+    pretrained: str | Path | None,
+    device: str | torch.device,
+    *,
+    precision: Precision,
+    seed: int,
+    allow_pickled: bool,
+) -> FrozenClip:
+    """Read a CLIP from OpenCLIP, the hub or a folder: what `load_clip` does unless `clips_from` says otherwise."""
     pretrained = str(pretrained) if isinstance(pretrained, Path) else pretrained
     home = _check_arguments(name, pretrained, device, precision, seed)
     name = _resolve_name(name)
@@ -98,6 +127,9 @@ def load_clip(
         text_pool=getattr(text, "text_pool_type", None) or text.pool_type,
         text_eos_id=getattr(text, "text_eos_id", None) or text.eos_id,
     )
+
+
+_provider: ClipProvider = read_clip
 
 
 def list_backbones() -> dict[str, tuple[str, ...]]:

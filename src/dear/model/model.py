@@ -337,7 +337,7 @@ class Model(nn.Module):
             return Baked(self.clip, self.method, self.text(), self.names())
 
     def predict(self, images: Any, classes: Sequence[str] | None = None, **how: Any) -> list[Prediction]:
-        """Classify images: see `dear.predict.predict`."""
+        """Classify images: see `dear.model.predict.predict`."""
         return predict(self, images, classes, **how)
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> Path:
