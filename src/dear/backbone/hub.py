@@ -1,10 +1,11 @@
-"""A quick check that the model hub answers, made once before a download, so that nobody waits for a timeout."""
+"""The model hub: a quick check that it answers, made once before a download, and what its errors mean."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from huggingface_hub import get_session, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
 
 from dear.errors import HubError, backbone, option
 from dear.progress.stages import logger
@@ -45,3 +46,22 @@ def out_of_reach(name: str, repository: str, files: Sequence[str]) -> str:
         f"the network, or fetch {fetch} from there with another machine and use {'the folder' if whole else 'it'} "
         f"with {use}."
     )
+
+
+def says_not_found(error: BaseException) -> bool:
+    """Whether the hub itself answered "not found"; a missing local copy does not count."""
+    missing = isinstance(error, RepositoryNotFoundError | EntryNotFoundError)
+    return missing and not isinstance(error, LocalEntryNotFoundError)
+
+
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, the error that it was raised from, and so on to the first."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def first_lines(error: BaseException) -> str:
+    """The first two lines of an error message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:240].rstrip(".") or type(error).__name__

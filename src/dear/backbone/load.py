@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import open_clip
 import torch
-from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
 from open_clip.pretrained import download_pretrained_from_hf, get_pretrained_cfg
 from open_clip.transformer import LayerNormFp32
 from torch import Tensor, nn
@@ -24,7 +23,7 @@ from torchvision import transforms
 
 from dear.backbone.augment import TrainTransform
 from dear.backbone.clip import FrozenClip, Geometry, content_hash
-from dear.backbone.hub import WHOLE, ask, out_of_reach
+from dear.backbone.hub import WHOLE, ask, causes_of, first_lines, out_of_reach, says_not_found
 from dear.backbone.safety import check_config, check_weights, check_weights_file
 from dear.backbone.support import unsupported
 from dear.errors import BackboneError, HubError, backbone, did_you_mean, option
@@ -378,28 +377,10 @@ def _one_sentence(name: str, pretrained: str | None = None, *, what: str = "mode
     try:
         yield
     except Exception as error:
-        causes = list(_causes(error))
+        causes = list(causes_of(error))
         local = name.startswith("local-dir:") or pretrained == RANDOM or is_file(pretrained or "")
-        if not local and any(_says_not_found(cause) for cause in causes):
+        if not local and any(says_not_found(cause) for cause in causes):
             raise BackboneError(f"The hub has no OpenCLIP model at {full_name}: check the spelling.") from error
         if not local and any(isinstance(cause, OSError) for cause in causes):
             raise HubError(out_of_reach(full_name, *_hub_files(name, pretrained))) from error
-        raise BackboneError(f"The {what} of {full_name} cannot be loaded: {_reason(causes[-1])}.") from error
-
-
-def _says_not_found(error: BaseException) -> bool:
-    """Whether the hub itself answered "not found"; a missing local copy does not count."""
-    missing = isinstance(error, RepositoryNotFoundError | EntryNotFoundError)
-    return missing and not isinstance(error, LocalEntryNotFoundError)
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _reason(error: BaseException) -> str:
-    """The first two lines of an error message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2])[:240].rstrip(".") or type(error).__name__
+        raise BackboneError(f"The {what} of {full_name} cannot be loaded: {first_lines(causes[-1])}.") from error
