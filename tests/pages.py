@@ -13,7 +13,7 @@ from cells import some_cells
 from dear.paper.page import write_paper
 from dear.reports.compare_data import make_comparison
 from dear.reports.compare_page import write_comparison
-from dear.reports.parts import Table
+from dear.reports.page_sections import Table
 from dear.reports.render import Picture
 from dear.reports.role_page import role_page
 from dear.reports.run_page import ClassBar, ConfusedPair, Confusion, RunPage, Search, run_html

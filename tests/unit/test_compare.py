@@ -16,7 +16,7 @@ from dear.evaluation.summary import Row
 from dear.reports.compare_data import make_comparison
 from dear.reports.compare_page import FILES, write_comparison
 from dear.reports.compare_words import GOALS, verdict
-from dear.reports.plots import Point, scatter_chart, unbeaten
+from dear.reports.method_charts import Point, scatter_chart, unbeaten
 from dear.workflows.compare import compare, named_methods
 
 

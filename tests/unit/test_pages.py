@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dear.reports.charts import DASHES, LIGHT, TEXT
 from dear.reports.colors import LINES, contrast, ink_on
-from dear.reports.plots import BETTER, SAME, STRONG, WEAK, WORSE
+from dear.reports.line_charts import DASHES
+from dear.reports.method_charts import BETTER, SAME, STRONG, WEAK, WORSE
+from dear.reports.svg import LIGHT, TEXT
 from pages import PAGES
 
 CSS = (Path(__file__).resolve().parents[2] / "src/dear/reports/templates/page.css").read_text()

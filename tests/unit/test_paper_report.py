@@ -9,9 +9,9 @@ import torch
 from dear.evaluation.statistics import Stat
 from dear.paper.measures import chance_of, precision_at
 from dear.paper.numbers import average_text, paper_text, paper_titles, published_row, stands_for, verdict
-from dear.paper.page import make_parts, write_paper
+from dear.paper.page import make_sections, write_paper
 from dear.paper.plan import MINI, Scale, cells_by_protocol, plan_paper
-from dear.reports.charts import nice_ticks
+from dear.reports.svg import nice_ticks
 from papers import findings, made_up
 
 
@@ -96,7 +96,7 @@ def test_numbers_as_json(written):
 
 
 def part_of(found, key):
-    return next(part for part in make_parts(found) if part.key == key)
+    return next(part for part in make_sections(found) if part.key == key)
 
 
 def test_inference_strategies_are_readouts():
@@ -168,7 +168,7 @@ def test_a_half_done_paper_says_so(tmp_path):
 
 @pytest.mark.parametrize("share", [0, 0.01, 0.1, 0.5, 0.77, 0.99])
 def test_any_part_of_a_paper_makes_a_report(share):
-    assert len(make_parts(findings(share))) == 15
+    assert len(make_sections(findings(share))) == 15
 
 
 def test_what_is_missing_is_told(tmp_path):

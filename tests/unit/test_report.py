@@ -11,12 +11,13 @@ from dear.engine.job import describe, make_job
 from dear.evaluation.evaluate import Evaluation
 from dear.evaluation.results import Scores
 from dear.evaluation.test_data import TestData
-from dear.reports.charts import line_chart, round_step, spread_places, tick_labels
 from dear.reports.colors import ATTRIBUTES, ROLES, UNKNOWN, contrast, heat_fill, ink_on
 from dear.reports.glossary import GLOSSARY, anchor, terms_in
+from dear.reports.line_charts import line_chart, spread_labels
 from dear.reports.run_data import _searches, confusion, evaluate_halves, run_page, score_rows
 from dear.reports.run_page import Confusion, RunPage, curves_chart, run_html
 from dear.reports.run_pictures import Answers, confused, corrections, corrections_note
+from dear.reports.svg import round_step, tick_labels
 from helpers import build
 
 
@@ -160,8 +161,8 @@ def test_curves_of_many_steps_are_thinned_and_named_by_round_steps():
 
 def test_round_steps():
     assert [round_step(least) for least in (0.2, 1, 1.5, 3, 6, 11, 201)] == [1, 1, 2, 5, 10, 20, 500]
-    assert spread_places(["1", "2", "4"], 100) == [0, 1, 2]
-    assert spread_places([str(i) for i in range(1, 101)], 300) == [9, 19, 29, 39, 49, 59, 69, 79, 89, 99]
+    assert spread_labels(["1", "2", "4"], 100) == [0, 1, 2]
+    assert spread_labels([str(i) for i in range(1, 101)], 300) == [9, 19, 29, 39, 49, 59, 69, 79, 89, 99]
 
 
 @pytest.mark.covers("F23")

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from dear.errors import RoleMapError
-from dear.reports.parts import Table
+from dear.reports.page_sections import Table
 from dear.reports.role_page import role_page
 from dear.roles.compare import compare_maps
 from dear.roles.examples import Example, Examples

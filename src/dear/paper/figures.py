@@ -13,9 +13,10 @@ from dear.evaluation.summary import Summary
 from dear.paper.measures import Gallery, Retrieval, picture
 from dear.paper.numbers import paper_titles, yes
 from dear.paper.plan import Experiment, Sets, results_of
-from dear.paper.tables import DEAR, NAMES, ZERO_SHOT, empty_part, percent_note, stat_of, state_notes, summary_of
-from dear.reports.charts import heat_chart, line_chart, role_chart
-from dear.reports.parts import Figure, Part, Table, Value
+from dear.paper.tables import DEAR, NAMES, ZERO_SHOT, empty_section, percent_note, stat_of, state_notes, summary_of
+from dear.reports.grid_charts import heat_chart, role_chart
+from dear.reports.line_charts import line_chart
+from dear.reports.page_sections import Figure, PageSection, Table, Value
 from dear.reports.render import Picture
 from dear.reports.sheet import Sheet, SheetRow, sheet_png
 from dear.roles.ablation import Ablation
@@ -24,11 +25,11 @@ from dear.roles.rolemap import Role, RoleMap
 SIDE, GAP = 64, 6
 
 
-def few_shot_part(experiment: Experiment, results: Sequence[CellResult]) -> Part:
+def few_shot_section(experiment: Experiment, results: Sequence[CellResult]) -> PageSection:
     """Figures 4 and 5: accuracy over shots, on average and on every data set."""
     summary = summary_of(experiment, results)
     if summary is None or DEAR not in summary.values:
-        return empty_part(experiment, results)
+        return empty_section(experiment, results)
     shots = [column for column in summary.columns if stat_of(summary, DEAR, None, column)]
     rows: list[tuple[Value, ...]] = []
     figures = []
@@ -54,7 +55,9 @@ def few_shot_part(experiment: Experiment, results: Sequence[CellResult]) -> Part
         "The paper shows curves without numbers, so there are none to put beside these.",
         *state_notes(experiment, results),
     )
-    return Part(experiment.key, experiment.title, (table,), tuple(figures), _few_shot_says(summary, shots), notes)
+    return PageSection(
+        experiment.key, experiment.title, (table,), tuple(figures), _few_shot_says(summary, shots), notes
+    )
 
 
 def _plain(summary: Summary, data: str | None) -> Stat | None:
@@ -80,11 +83,11 @@ def _few_shot_says(summary: Summary, shots: Sequence[str]) -> tuple[str, ...]:
     return tuple(says)
 
 
-def fusion_part(experiment: Experiment, results: Sequence[CellResult], sets: Sets) -> Part:
+def fusion_section(experiment: Experiment, results: Sequence[CellResult], sets: Sets) -> PageSection:
     """Supplement, Figure 2: the learned fusion weights by data set."""
     cells = [cell for cell in results_of(experiment, results) if cell.weights]
     if not cells:
-        return empty_part(experiment, results)
+        return empty_section(experiment, results)
     kinds = ("cls", *(name for name in cells[0].weights if name != "cls"))
     by_data: dict[str, list[CellResult]] = {}
     for cell in cells:
@@ -113,7 +116,9 @@ def fusion_part(experiment: Experiment, results: Sequence[CellResult], sets: Set
         "The paper shows colours without numbers; its text says that DTD weighs texture more than the others do.",
         *state_notes(experiment, results),
     )
-    return Part(experiment.key, experiment.title, (table,), tuple(figures), _fusion_says(stats, kinds, sets), notes)
+    return PageSection(
+        experiment.key, experiment.title, (table,), tuple(figures), _fusion_says(stats, kinds, sets), notes
+    )
 
 
 def _fusion_says(stats: dict[str, list[Stat]], kinds: Sequence[str], sets: Sets) -> tuple[str, ...]:
@@ -145,7 +150,7 @@ def _fusion_says(stats: dict[str, list[Stat]], kinds: Sequence[str], sets: Sets)
     return tuple(says)
 
 
-def retrieval_part(experiment: Experiment, retrieval: Retrieval, gallery: Gallery) -> Part:
+def retrieval_section(experiment: Experiment, retrieval: Retrieval, gallery: Gallery) -> PageSection:
     """Figure 3: searches by each kind of feature, and how often what is found shares each property."""
     rows: list[tuple[Value, ...]] = [
         (f"by {kind}", *values) for kind, values in zip(retrieval.kinds, retrieval.precision, strict=True)
@@ -169,7 +174,7 @@ def retrieval_part(experiment: Experiment, retrieval: Retrieval, gallery: Galler
         "A green frame: shares the attribute of its row with the query.",
         "The paper shows pictures only, so there are no numbers to put beside these.",
     )
-    return Part(experiment.key, experiment.title, (table,), figures, _retrieval_says(retrieval), notes)
+    return PageSection(experiment.key, experiment.title, (table,), figures, _retrieval_says(retrieval), notes)
 
 
 def _retrieval_says(retrieval: Retrieval) -> tuple[str, ...]:
@@ -203,7 +208,7 @@ def _contact_sheet(kinds: Sequence[str], query: int, found: Sequence[Sequence[in
     return sheet_png(Sheet(tuple(rows), query=asked), side=SIDE, gap=GAP, columns=max(map(len, found)))
 
 
-def roles_part(experiment: Experiment, roles: RoleMap, published: RoleMap) -> Part:
+def roles_section(experiment: Experiment, roles: RoleMap, published: RoleMap) -> PageSection:
     """Supplement, Table 2: how many heads have each role here and in the paper, and every head with its phrases."""
     rows = []
     for name in (*(f"core: {attribute}" for attribute in published.attributes), *_OTHER_ROLES):
@@ -232,7 +237,7 @@ def roles_part(experiment: Experiment, roles: RoleMap, published: RoleMap) -> Pa
     )
     drawn = Figure("supplement-table-2", "Roles of heads", svg=role_chart("Roles of heads", roles))
     notes = (f"Role map: {roles.provenance.source}.", "The paper's counts are of layers 9 to 12 of ViT-B/16.")
-    return Part(experiment.key, experiment.title, tables, (drawn,), says, notes)
+    return PageSection(experiment.key, experiment.title, tables, (drawn,), says, notes)
 
 
 _OTHER_ROLES = ("generalization", "mixed", "other specialized")
@@ -244,7 +249,7 @@ def _counts(roles: RoleMap) -> Counter[str]:
     )
 
 
-def ablation_result_part(experiment: Experiment, ablation: Ablation) -> Part:
+def ablation_result_section(experiment: Experiment, ablation: Ablation) -> PageSection:
     """Supplement, A.3: what the heads of an attribute, whole layers and single heads cost when mean-ablated."""
     tasks = ablation.tasks
     groups: list[tuple[Value, ...]] = [("nothing (accuracy)", *(100 * value for value in ablation.base))]
@@ -271,7 +276,7 @@ def ablation_result_part(experiment: Experiment, ablation: Ablation) -> Part:
         f"Random heads: {ablation.draws} draws from the same layers, mean ± standard deviation.",
         "The direct effect on the embedding: later layers still see what was removed. The paper prints no numbers.",
     )
-    return Part(experiment.key, experiment.title, tables, figures, _ablation_says(ablation), notes)
+    return PageSection(experiment.key, experiment.title, tables, figures, _ablation_says(ablation), notes)
 
 
 def _head_costs(ablation: Ablation) -> str:

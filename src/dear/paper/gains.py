@@ -9,20 +9,20 @@ from dear.evaluation.results import CellResult, harmonic_mean
 from dear.evaluation.statistics import Stat, mean_and_std
 from dear.paper.numbers import paper_titles, yes
 from dear.paper.plan import Experiment, results_of
-from dear.paper.tables import empty_part, state_notes
-from dear.reports.charts import heat_chart
-from dear.reports.parts import Figure, Part, Table, Value
+from dear.paper.tables import empty_section, state_notes
+from dear.reports.grid_charts import heat_chart
+from dear.reports.page_sections import Figure, PageSection, Table, Value
 from dear.roles.rolemap import CORE_ATTRIBUTES
 
 
-def gains_part(experiment: Experiment, results: Sequence[CellResult]) -> Part:
+def gains_section(experiment: Experiment, results: Sequence[CellResult]) -> PageSection:
     """Gains by data set, and what they are worth: base, novel and harmonic mean beside plain CLIP's."""
     by_data: dict[str, list[CellResult]] = {}
     for cell in results_of(experiment, results):
         if cell.weights:
             by_data.setdefault(cell.data, []).append(cell)
     if not by_data:
-        return empty_part(experiment, results)
+        return empty_section(experiment, results)
     kinds = tuple(next(iter(by_data.values()))[0].weights)
     stats = {
         data: [mean_and_std([cell.weights[kind] for cell in found]) for kind in kinds]
@@ -47,7 +47,7 @@ def gains_part(experiment: Experiment, results: Sequence[CellResult]) -> Part:
         "A method of this project: the paper has nothing of the kind.",
         *state_notes(experiment, results),
     )
-    return Part(experiment.key, experiment.title, tables, (figure,), _says(stats, kinds), notes)
+    return PageSection(experiment.key, experiment.title, tables, (figure,), _says(stats, kinds), notes)
 
 
 def _worth(by_data: dict[str, list[CellResult]]) -> Table:

@@ -12,16 +12,16 @@ from dear.errors import OverwriteError
 from dear.evaluation.results import CellResult
 from dear.paper import tables
 from dear.paper.figures import (
-    ablation_result_part,
-    few_shot_part,
-    fusion_part,
-    retrieval_part,
-    roles_part,
+    ablation_result_section,
+    few_shot_section,
+    fusion_section,
+    retrieval_section,
+    roles_section,
 )
-from dear.paper.gains import gains_part
+from dear.paper.gains import gains_section
 from dear.paper.measures import Gallery, Retrieval
 from dear.paper.plan import Experiment, Sets, results_of
-from dear.reports.parts import Part, Table, part_json, part_markdown, report_page
+from dear.reports.page_sections import PageSection, Table, report_page, section_json, section_markdown
 from dear.roles.ablation import Ablation
 from dear.roles.rolemap import RoleMap
 from dear.storage.files import write_atomic
@@ -52,50 +52,50 @@ class Findings:
     """Methods that could not be run, and why."""
 
 
-def make_parts(found: Findings) -> list[Part]:
+def make_sections(found: Findings) -> list[PageSection]:
     """Every table and figure, in the order of the plan."""
-    return [_part(found, experiment) for experiment in found.experiments]
+    return [_section(found, experiment) for experiment in found.experiments]
 
 
-def _part(found: Findings, one: Experiment) -> Part:
+def _section(found: Findings, one: Experiment) -> PageSection:
     results, sets = found.results, found.sets
-    from_cells: dict[str, Callable[[], Part]] = {
-        "table-2": lambda: tables.base_to_novel_part(one, results),
-        "table-3": lambda: tables.transfer_part(one, results, "cross-dataset"),
-        "table-4": lambda: tables.transfer_part(one, results, "domain"),
-        "table-5": lambda: tables.ablation_part(one, results, "mask-strategies", tables.mask_lines()),
-        "table-6": lambda: tables.ablation_part(one, results, "losses", tables.loss_lines()),
-        "figure-4": lambda: few_shot_part(one, results),
-        "supplement-table-3": lambda: tables.seeds_part(one, results, sets),
-        "supplement-table-5": lambda: tables.strategy_part(one, results),
-        "supplement-table-6-left": lambda: tables.source_part(
+    from_cells: dict[str, Callable[[], PageSection]] = {
+        "table-2": lambda: tables.base_to_novel_section(one, results),
+        "table-3": lambda: tables.transfer_section(one, results, "cross-dataset"),
+        "table-4": lambda: tables.transfer_section(one, results, "domain"),
+        "table-5": lambda: tables.ablation_section(one, results, "mask-strategies", tables.mask_lines()),
+        "table-6": lambda: tables.ablation_section(one, results, "losses", tables.loss_lines()),
+        "figure-4": lambda: few_shot_section(one, results),
+        "supplement-table-3": lambda: tables.seeds_section(one, results, sets),
+        "supplement-table-5": lambda: tables.strategy_section(one, results),
+        "supplement-table-6-left": lambda: tables.source_section(
             one, results, "entropy-threshold", tables.threshold_lines(), sets
         ),
-        "supplement-table-6-right": lambda: tables.source_part(one, results, "roles", tables.role_lines(), sets),
-        "supplement-figure-2": lambda: fusion_part(one, results, sets),
-        "role-gains": lambda: gains_part(one, results),
+        "supplement-table-6-right": lambda: tables.source_section(one, results, "roles", tables.role_lines(), sets),
+        "supplement-figure-2": lambda: fusion_section(one, results, sets),
+        "role-gains": lambda: gains_section(one, results),
     }
     if one.blocked:
-        return tables.empty_part(one, results)
+        return tables.empty_section(one, results)
     if one.key in from_cells:
         return from_cells[one.key]()
     if one.key == "supplement-table-2" and found.roles:
-        return roles_part(one, found.roles, RoleMap.load("vit-b-16"))
+        return roles_section(one, found.roles, RoleMap.load("vit-b-16"))
     if one.key == "figure-3" and found.retrieval and found.gallery:
-        return retrieval_part(one, found.retrieval, found.gallery)
+        return retrieval_section(one, found.retrieval, found.gallery)
     if one.key == "mean-ablation" and found.ablation:
-        return ablation_result_part(one, found.ablation)
-    return Part(one.key, one.title, notes=("Not measured yet.",))
+        return ablation_result_section(one, found.ablation)
+    return PageSection(one.key, one.title, notes=("Not measured yet.",))
 
 
 def write_paper(out: Path, found: Findings) -> None:
     """Write the page, the tables, the figures and the JSON; the same findings always give the same bytes."""
-    parts = make_parts(found)
+    parts = make_sections(found)
     try:
         for folder in (TABLES, FIGURES):
             (out / folder).mkdir(parents=True, exist_ok=True)
         for part in parts:
-            write_atomic(out / TABLES / f"{part.key}.md", part_markdown(part).encode())
+            write_atomic(out / TABLES / f"{part.key}.md", section_markdown(part).encode())
             for figure in part.figures:
                 write_atomic(out / FIGURES / figure.file, figure.data)
         write_atomic(out / RESULTS, results_json(found, parts).encode())
@@ -104,12 +104,12 @@ def write_paper(out: Path, found: Findings) -> None:
         raise OverwriteError(f"The report cannot be written to {out} ({error.strerror}).") from None
 
 
-def page_html(found: Findings, parts: Sequence[Part]) -> str:
+def page_html(found: Findings, parts: Sequence[PageSection]) -> str:
     """The page as text; it needs no other file and no network."""
     title = {"mini": "DeAR on the world: the mini paper", "full": "DeAR: the paper's tables and figures again"}
     intro = [_INTRO[found.kind], *_state(found)]
     missing = [
-        Part(
+        PageSection(
             "missing",
             "Data sets that are not there",
             tables=(Table(("data", "how to get it"), tuple(found.missing.items()), words=2),),
@@ -118,7 +118,7 @@ def page_html(found: Findings, parts: Sequence[Part]) -> str:
     refused = Table(("method", "why"), tuple(sorted(found.refused.items())), words=2)
     more = [
         *(missing if found.missing else []),
-        *([Part("refused", "Methods that could not be run", (refused,))] if found.refused else []),
+        *([PageSection("refused", "Methods that could not be run", (refused,))] if found.refused else []),
     ]
     return report_page(title[found.kind], found.setting, intro, [*parts, *more])
 
@@ -145,7 +145,7 @@ def _state(found: Findings) -> list[str]:
     return []
 
 
-def results_json(found: Findings, parts: Sequence[Part]) -> str:
+def results_json(found: Findings, parts: Sequence[PageSection]) -> str:
     """Every number of the report, and every cell's scores."""
     content = {
         "format": FORMAT,
@@ -154,7 +154,7 @@ def results_json(found: Findings, parts: Sequence[Part]) -> str:
         "setting": found.setting,
         "backbone": found.results[0].backbone.model_dump() if found.results else None,
         "missing": dict(found.missing),
-        "parts": [part_json(part) for part in parts],
+        "parts": [section_json(part) for part in parts],
         "cells": [_cell_json(cell) for cell in found.results],
     }
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -23,7 +23,7 @@ from dear.paper.numbers import (
     yes,
 )
 from dear.paper.plan import THRESHOLDS, Experiment, Sets, results_of
-from dear.reports.parts import Part, Table, Value
+from dear.reports.page_sections import PageSection, Table, Value
 
 ZERO_SHOT, DEAR = Row("zero_shot", ""), Row("dear", "")
 NAMES = {ZERO_SHOT: "CLIP, zero-shot", DEAR: "DeAR"}
@@ -98,11 +98,11 @@ def percent_note(experiment: Experiment, results: Sequence[CellResult]) -> str:
     return PERCENT if len({cell.seed for cell in results_of(experiment, results)}) > 1 else ONE_SEED
 
 
-def base_to_novel_part(experiment: Experiment, results: Sequence[CellResult]) -> Part:
+def base_to_novel_section(experiment: Experiment, results: Sequence[CellResult]) -> PageSection:
     """Table 2: every data set beside the one of the paper that it stands for."""
     summary = summary_of(experiment, results)
     if summary is None:
-        return empty_part(experiment, results)
+        return empty_section(experiment, results)
     rows: list[tuple[Value, ...]] = []
     for data in (*summary.data, None):
         rows += [_base_to_novel_row(summary, row, data) for row in rows_of(summary, "base-to-novel")]
@@ -124,7 +124,7 @@ def base_to_novel_part(experiment: Experiment, results: Sequence[CellResult]) ->
         *(() if len(summary.rows) > 2 else (OTHERS,)),
     )
     says = (verdict("Average HM", ours, papers), verdict("Average novel accuracy", novel, paper_novel))
-    return finished_part(experiment, results, (table,), says, notes)
+    return finished_section(experiment, results, (table,), says, notes)
 
 
 def _base_to_novel_row(summary: Summary, row: Row, data: str | None) -> tuple[Value, ...]:
@@ -152,11 +152,11 @@ def _averages(summary: Summary, column: str) -> tuple[dict[str, Stat | None], di
     return ours, papers
 
 
-def transfer_part(experiment: Experiment, results: Sequence[CellResult], table_name: str) -> Part:
+def transfer_section(experiment: Experiment, results: Sequence[CellResult], table_name: str) -> PageSection:
     """Tables 3 and 4: the source, every target and their average."""
     summary = summary_of(experiment, results)
     if summary is None:
-        return empty_part(experiment, results)
+        return empty_section(experiment, results)
     methods = dict.fromkeys((ZERO_SHOT, *rows_of(summary, table_name), DEAR))
     published = {row: published_row(table_name, row.method, row.variant) for row in methods}
     rows: list[tuple[Value, ...]] = []
@@ -189,7 +189,7 @@ def transfer_part(experiment: Experiment, results: Sequence[CellResult], table_n
         says.append(_targets_verdict(summary, table_name))
     how = "The source by fusion, the targets by decoupled inference: the [CLS] feature alone."
     notes = (percent_note(experiment, results), how, *_star_note(table), *(() if len(methods) > 2 else (OTHERS,)))
-    return finished_part(experiment, results, (table,), says, notes)
+    return finished_section(experiment, results, (table,), says, notes)
 
 
 def _targets_verdict(summary: Summary, table_name: str) -> str:
@@ -215,24 +215,24 @@ def loss_lines() -> list[Line]:
     ]
 
 
-def ablation_part(
+def ablation_section(
     experiment: Experiment, results: Sequence[CellResult], table_name: str, lines: Sequence[Line]
-) -> Part:
+) -> PageSection:
     """Tables 5 and 6: averages over the base-to-novel data sets, one row per variant."""
     summary = summary_of(experiment, results)
     if summary is None:
-        return empty_part(experiment, results)
+        return empty_section(experiment, results)
     found = {line: {q: stat_of(summary, line.row, None, q) for q in QUANTITIES} for line in lines}
     table, says = _compared(table_name, lines, found, [AVERAGE])
     notes = (f"{percent_note(experiment, results)} {HM_NOTE}", _averages_note(summary))
-    return finished_part(experiment, results, (table,), says, notes)
+    return finished_section(experiment, results, (table,), says, notes)
 
 
-def seeds_part(experiment: Experiment, results: Sequence[CellResult], sets: Sets) -> Part:
+def seeds_section(experiment: Experiment, results: Sequence[CellResult], sets: Sets) -> PageSection:
     """Supplement, Table 3: the spread over seeds, on average and on the set that stands for ImageNet."""
     summary = summary_of(experiment, results)
     if summary is None:
-        return empty_part(experiment, results)
+        return empty_section(experiment, results)
     published = published_row("seeds", "dear")
     rows: list[tuple[Value, ...]] = []
     says = []
@@ -250,22 +250,22 @@ def seeds_part(experiment: Experiment, results: Sequence[CellResult], sets: Sets
             )
     head = ("DeAR on", "paper, on", "base", "paper", "novel", "paper", "HM", "paper")
     table = Table(head, tuple(rows), words=2, paper=(1, 3, 5, 7))
-    return finished_part(
+    return finished_section(
         experiment, results, (table,), says, (percent_note(experiment, results), _averages_note(summary))
     )
 
 
-def strategy_part(experiment: Experiment, results: Sequence[CellResult]) -> Part:
+def strategy_section(experiment: Experiment, results: Sequence[CellResult]) -> PageSection:
     """Supplement, Table 5: both inference strategies of the very same models."""
     decoupled, fusion = (summary_of(experiment, results, name) for name in ("decoupled", "fusion"))
     if fusion is None:
-        return empty_part(experiment, results)
+        return empty_section(experiment, results)
     lines = [Line("Decoupled", DEAR, readout_variant("", "decoupled")), Line("Fusion", DEAR, "")]
     by_line = dict(zip(lines, (decoupled, fusion), strict=True))
     found = {line: {q: stat_of(by_line[line], DEAR, None, q) for q in QUANTITIES} for line in lines}
     table, says = _compared("inference-strategy", lines, found, [AVERAGE])
     notes = (percent_note(experiment, results), "Both strategies read the same trained models.", _averages_note(fusion))
-    return finished_part(experiment, results, (table,), says, notes)
+    return finished_section(experiment, results, (table,), says, notes)
 
 
 def threshold_lines() -> list[Line]:
@@ -282,20 +282,20 @@ def role_lines() -> list[Line]:
     return [*(Line(label, Row("dear", variant), variant) for label, variant in variants), Line("K = 5", DEAR, "")]
 
 
-def source_part(
+def source_section(
     experiment: Experiment, results: Sequence[CellResult], table_name: str, lines: Sequence[Line], sets: Sets
-) -> Part:
+) -> PageSection:
     """Supplement, Table 6: variants on the set that stands for ImageNet."""
     summary = summary_of(experiment, results)
     if summary is None:
-        return empty_part(experiment, results)
+        return empty_section(experiment, results)
     found = {line: {q: stat_of(summary, line.row, sets.source, q) for q in QUANTITIES} for line in lines}
     table, says = _compared(table_name, lines, found, ["imagenet"])
     notes = (
         percent_note(experiment, results),
         f"Here on {sets.source}; the paper's numbers are on ImageNet-1K, and only the HM is printed.",
     )
-    return finished_part(experiment, results, (table,), says, notes)
+    return finished_section(experiment, results, (table,), says, notes)
 
 
 def _compared(
@@ -337,19 +337,19 @@ def _star_note(table: Table) -> tuple[str, ...]:
     return (STAR,) if any(isinstance(value, str) and value.endswith("*") for row in table.rows for value in row) else ()
 
 
-def empty_part(experiment: Experiment, results: Sequence[CellResult]) -> Part:
+def empty_section(experiment: Experiment, results: Sequence[CellResult]) -> PageSection:
     """A part of which nothing is there yet."""
-    return Part(experiment.key, experiment.title, notes=state_notes(experiment, results))
+    return PageSection(experiment.key, experiment.title, notes=state_notes(experiment, results))
 
 
-def finished_part(
+def finished_section(
     experiment: Experiment,
     results: Sequence[CellResult],
     tables: Sequence[Table],
     says: Sequence[str],
     notes: Sequence[str],
-) -> Part:
+) -> PageSection:
     """A part with its sentences (empty ones left out) and what is missing in it."""
     told = tuple(sentence for sentence in says if sentence)
     notes = (*notes, *state_notes(experiment, results))
-    return Part(experiment.key, experiment.title, tuple(tables), says=told, notes=notes)
+    return PageSection(experiment.key, experiment.title, tuple(tables), says=told, notes=notes)

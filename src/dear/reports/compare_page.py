@@ -15,8 +15,8 @@ from dear.evaluation.summary import Row
 from dear.evaluation.tables import no_formula
 from dear.reports.compare_data import Comparison, known, label
 from dear.reports.compare_words import goal, many, verdict
-from dear.reports.parts import Figure, Part, Table, Value, report_page
-from dear.reports.plots import Mark, Point, difference_chart, interval_chart, scatter_chart
+from dear.reports.method_charts import Mark, Point, difference_chart, interval_chart, scatter_chart
+from dear.reports.page_sections import Figure, PageSection, Table, Value, report_page
 from dear.storage import markdown
 from dear.storage.files import write_atomic
 
@@ -50,7 +50,7 @@ def text(found: Comparison) -> str:
     plain = markdown.plain
     said = "\n".join(f"- {plain(sentence)}" for sentence in verdict(found))
     blocks = [f"# {plain(_title(found))}", plain(_subtitle(found)), said]
-    for part in (*parts(found)[:1], Part("pairs", "Differences", (_pair_table(found),)), *parts(found)[2:]):
+    for part in (*parts(found)[:1], PageSection("pairs", "Differences", (_pair_table(found),)), *parts(found)[2:]):
         if not (part.tables or part.notes):
             continue
         blocks.append(f"## {plain(part.title)}")
@@ -59,7 +59,7 @@ def text(found: Comparison) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def parts(found: Comparison) -> list[Part]:
+def parts(found: Comparison) -> list[PageSection]:
     """The parts of the page."""
     made = [_results(found)]
     if len(found.complete) > 1:
@@ -68,7 +68,7 @@ def parts(found: Comparison) -> list[Part]:
     made.append(_by_data(found))
     if found.refused:
         rows = tuple((label(row), why) for row, why in sorted(found.refused.items()))
-        made.append(Part("refused", "Methods that could not be run", (Table(("method", "why"), rows, words=2),)))
+        made.append(PageSection("refused", "Methods that could not be run", (Table(("method", "why"), rows, words=2),)))
     return [*made, _methods(found)]
 
 
@@ -94,7 +94,7 @@ def _subtitle(found: Comparison) -> str:
     return f"{how}Backbone {clip}{shots}; {recipe}{images}; {seeds}; data: {sets}."
 
 
-def _results(found: Comparison) -> Part:
+def _results(found: Comparison) -> PageSection:
     notes: dict[str, str] = {}
     rows: list[tuple[Value, ...]] = []
     ordered = (found.main, *found.columns[:-1])  # what a narrow screen shows first is what methods are ordered by
@@ -130,10 +130,10 @@ def _results(found: Comparison) -> Part:
         "an image is computed once, so only the first method that needs it takes the seconds for it; peak memory is of "
         "the whole process (on a GPU: of tensors)."
     )
-    return Part("results", "Results", (table,), notes=tuple(said))
+    return PageSection("results", "Results", (table,), notes=tuple(said))
 
 
-def _differences(found: Comparison) -> Part:
+def _differences(found: Comparison) -> PageSection:
     column = found.main
     best, what = found.best(column), goal(found, column)[1]
     near = {best, *found.tied(column)}
@@ -170,7 +170,7 @@ def _differences(found: Comparison) -> Part:
         "These are means of differences of single results; HM in the table above is that of mean accuracies, so "
         "differences can deviate slightly.",
     )
-    return Part(
+    return PageSection(
         "differences",
         "Which differences are real",
         figures=tuple(figures),
@@ -207,7 +207,7 @@ def _pair_table(found: Comparison) -> Table:
     return Table(head, tuple(rows), title=f"{_head(found, found.main)}; *: more than chance explains")
 
 
-def _cost(found: Comparison) -> Part:
+def _cost(found: Comparison) -> PageSection:
     """Cost against accuracy, one picture per kind of cost that is known."""
     figures = []
     for field, what, _ in COSTS:
@@ -223,13 +223,13 @@ def _cost(found: Comparison) -> Part:
     notes = ["Blue, filled and joined: no other method is both cheaper and better. Up and to the left is good."]
     if any(len(figure.svg) for figure in figures) and len(found.complete) > 10:
         notes.append("Numbers are the places in the table of results; pointing at a dot shows its name.")
-    return Part("cost", "Cost against accuracy", figures=tuple(figures), notes=tuple(notes))
+    return PageSection("cost", "Cost against accuracy", figures=tuple(figures), notes=tuple(notes))
 
 
-def _published(found: Comparison) -> Part:
+def _published(found: Comparison) -> PageSection:
     key, title = "published", "Published numbers"
     if found.no_published:
-        return Part(key, title, notes=(f"Published numbers are not shown: {found.no_published}.",))
+        return PageSection(key, title, notes=(f"Published numbers are not shown: {found.no_published}.",))
     rows: list[tuple[Value, ...]] = []
     for row in found.rows:
         paper, own = found.published(row)
@@ -237,7 +237,7 @@ def _published(found: Comparison) -> Part:
             ours = [found.mean(row, column) for column in found.columns]
             rows.append((label(row), *ours, _printed(paper), _printed(own), own.source if own else ""))
     if not rows:
-        return Part(key, title, notes=("None of these methods has published averages.",))
+        return PageSection(key, title, notes=("None of these methods has published averages.",))
     heads = [f"here, {_head(found, column)}" for column in found.columns]
     head = (
         "method",
@@ -252,7 +252,7 @@ def _published(found: Comparison) -> Part:
         f"Published: averages over the paper's eleven data sets, OpenAI's ViT-B/16, {PAPER_SHOTS} shots. Compare them "
         f"with the numbers here only if these are over the same data sets."
     )
-    return Part(key, title, (table,), notes=(note,))
+    return PageSection(key, title, (table,), notes=(note,))
 
 
 def _printed(found: PublishedEntry | None) -> str:
@@ -261,12 +261,12 @@ def _printed(found: PublishedEntry | None) -> str:
     return " / ".join(f"{value:.2f}" for value in (found.printed.base, found.printed.novel, found.printed.hm) if value)
 
 
-def _by_data(found: Comparison) -> Part:
+def _by_data(found: Comparison) -> PageSection:
     """The main column on every data set."""
     data = found.summary.data
     rows = tuple((label(row), *(found.summary.stat(row, name, found.main) for name in data)) for row in found.rows)
     head = _head(found, found.main)
-    return Part(
+    return PageSection(
         "data-sets",
         f"{head} by data set",
         (Table(("method", *data), rows),),
@@ -274,7 +274,7 @@ def _by_data(found: Comparison) -> Part:
     )
 
 
-def _methods(found: Comparison) -> Part:
+def _methods(found: Comparison) -> PageSection:
     """What the methods are."""
     rows = []
     for name in dict.fromkeys(row.method for row in (*found.rows, *sorted(found.refused))):
@@ -287,7 +287,7 @@ def _methods(found: Comparison) -> Part:
             (name, what, about.touches if about else "", about.needs if about else "", about.citation if about else "")
         )
     table = Table(("method", "what it is", "acts on", "needs besides photos", "published"), tuple(rows), words=5)
-    return Part("methods", "The methods", (table,))
+    return PageSection("methods", "The methods", (table,))
 
 
 def _head(found: Comparison, column: str) -> str:

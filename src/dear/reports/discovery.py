@@ -10,7 +10,7 @@ from typing import Any
 
 from dear.backbone.clip import FrozenClip
 from dear.errors import DearError, RolesError
-from dear.reports.parts import Table
+from dear.reports.page_sections import Table
 from dear.reports.role_page import role_page
 from dear.roles.concepts import preferred_count
 from dear.roles.corpus import TextPool

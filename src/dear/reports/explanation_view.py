@@ -13,8 +13,8 @@ from torch import Tensor
 from dear.backbone.clip import short_name
 from dear.model.explanation import MLPS, START, UNKNOWN, Explanation
 from dear.model.model import Model
+from dear.reports.evidence_charts import bar_chart, heat_legend
 from dear.reports.heat import faded, overlay, png
-from dear.reports.plots import bar_chart, heat_legend
 from dear.reports.render import render
 from dear.roles.grid import head_word
 from dear.roles.known import is_chosen, named_roles

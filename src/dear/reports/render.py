@@ -45,8 +45,8 @@ def png_url(data: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
-def drawn(chart: str) -> Markup:
-    """A chart of `dear.reports.charts`, which escapes its own text; a page does not need its namespace."""
+def chart_markup(chart: str) -> Markup:
+    """A chart as markup for a page, without its namespace; the chart modules escape their own text."""
     return Markup(chart.replace(NAMESPACE, "", 1))
 
 
@@ -60,7 +60,7 @@ def _environment() -> Environment:
         "anchor": anchor,
         "attribute_fill": attribute_fill,
         "data_url": data_url,
-        "drawn": drawn,
+        "chart_markup": chart_markup,
         "head_fill": head_fill,
         "head_word": head_word,
         "heat_fill": heat_fill,

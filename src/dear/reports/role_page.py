@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dear.reports.colors import ROLES
-from dear.reports.parts import Table
+from dear.reports.page_sections import Table
 from dear.reports.render import Picture, render
 from dear.roles.examples import Example, Examples
 from dear.roles.rolemap import HeadRole, Role, RoleMap

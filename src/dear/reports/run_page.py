@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dear.reports.charts import line_chart, round_step
 from dear.reports.explanation_view import View
 from dear.reports.glossary import terms_in
+from dear.reports.line_charts import line_chart
 from dear.reports.render import Picture, render
+from dear.reports.svg import round_step
 from dear.roles.rolemap import RoleMap
 
 LARGEST_CONFUSION = 40

@@ -64,7 +64,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Part:
+class PageSection:
     """A table or figure of the paper, as it came out here."""
 
     key: str
@@ -77,7 +77,7 @@ class Part:
     """How to read them, and what is missing."""
 
 
-def part_markdown(part: Part) -> str:
+def section_markdown(part: PageSection) -> str:
     """A part as a Markdown file; its figures are links to the folder of figures."""
     plain = markdown.plain
     blocks = [f"# {plain(part.title)}"]
@@ -91,7 +91,7 @@ def part_markdown(part: Part) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def part_json(part: Part) -> dict[str, Any]:
+def section_json(part: PageSection) -> dict[str, Any]:
     """A part as plain values, with all digits."""
     return {
         "key": part.key,
@@ -122,10 +122,10 @@ def _rounded(value: Any) -> Any:
 
 
 def report_page(
-    title: str, subtitle: str, intro: Sequence[str], parts: Sequence[Part], *, lead: Sequence[str] = ()
+    title: str, subtitle: str, intro: Sequence[str], parts: Sequence[PageSection], *, lead: Sequence[str] = ()
 ) -> str:
     """All parts as one page with a list of contents, the figures of a part after its first table.
 
     `lead` are sentences on top that say what comes out.
     """
-    return render("paper.html", title=title, subtitle=subtitle, lead=lead, intro=intro, sections=parts)
+    return render("sections.html", title=title, subtitle=subtitle, lead=lead, intro=intro, sections=parts)

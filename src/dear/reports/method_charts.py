@@ -1,14 +1,14 @@
-"""Charts as SVG text: methods side by side (intervals, cost against accuracy, all pairs), and evidence as bars."""
+"""Charts that compare methods, as SVG text: differences with intervals, cost against accuracy, all pairs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from dear.reports.charts import GRID, LETTER, LIGHT, drawing, nice_ticks, tick_labels, words
-from dear.reports.colors import AGAINST, FOR, LINES, STRONGEST, ink_on
+from dear.reports.colors import LINES, ink_on
+from dear.reports.svg import GRID, LETTER, LIGHT, nice_ticks, svg_document, svg_text, tick_labels
 
 STRONG, WEAK = LINES[0], "#7d8894"
 BETTER, WORSE, SAME = "#b9d3f5", "#f5c3cb", "#eef1f4"
@@ -46,22 +46,22 @@ def interval_chart(title: str, marks: Sequence[Mark], *, x_title: str, width: in
     def x(value: float) -> float:
         return left + (right - left) * (value - ticks[0]) / (ticks[-1] - ticks[0])
 
-    parts = [words(8, 18, title, weight=600)]
+    parts = [svg_text(8, 18, title, weight=600)]
     for tick, label in zip(ticks, tick_labels(ticks), strict=True):
         ink = LIGHT if tick == 0 else GRID
         parts.append(f'<line x1="{x(tick):.1f}" y1="{top}" x2="{x(tick):.1f}" y2="{bottom}" stroke="{ink}"/>')
-        parts.append(words(x(tick), bottom + 16, label, anchor="middle", fill=LIGHT))
+        parts.append(svg_text(x(tick), bottom + 16, label, anchor="middle", fill=LIGHT))
     for place, mark in enumerate(marks):
         y, ink = top + tall * (place + 0.5), STRONG if mark.strong else WEAK
         hint = f"{mark.label}: {mark.value:+.2f} ({mark.low:+.2f} to {mark.high:+.2f})"
-        parts.append(words(left - 8, y + 4, mark.label, anchor="end"))
+        parts.append(svg_text(left - 8, y + 4, mark.label, anchor="end"))
         parts.append(
             f'<line x1="{x(mark.low):.1f}" y1="{y:.1f}" x2="{x(mark.high):.1f}" y2="{y:.1f}" stroke="{ink}" '
             f'stroke-width="3"/>'
         )
         parts.append(_dot(x(mark.value), y, ink, hint))
-    parts.append(words((left + right) / 2, bottom + 34, x_title, anchor="middle", fill=LIGHT))
-    return drawing(width, bottom + 44, title, parts)
+    parts.append(svg_text((left + right) / 2, bottom + 34, x_title, anchor="middle", fill=LIGHT))
+    return svg_document(width, bottom + 44, title, parts)
 
 
 def scatter_chart(
@@ -77,14 +77,14 @@ def scatter_chart(
     def y(value: float) -> float:
         return bottom - (bottom - top) * (value - ticks[0]) / (ticks[-1] - ticks[0])
 
-    parts = [words(4, 18, title, weight=600)]
+    parts = [svg_text(4, 18, title, weight=600)]
     for tick, label in zip(ticks, labels, strict=True):
         parts.append(f'<line x1="{left:.1f}" y1="{y(tick):.1f}" x2="{right}" y2="{y(tick):.1f}" stroke="{GRID}"/>')
-        parts.append(words(left - 6, y(tick) + 4, label, anchor="end", fill=LIGHT))
-    parts += [words(x(value), bottom + 16, label, anchor="middle", fill=LIGHT) for value, label in places]
-    parts.append(words((left + right) / 2, bottom + 36, x_title, anchor="middle", fill=LIGHT))
+        parts.append(svg_text(left - 6, y(tick) + 4, label, anchor="end", fill=LIGHT))
+    parts += [svg_text(x(value), bottom + 16, label, anchor="middle", fill=LIGHT) for value, label in places]
+    parts.append(svg_text((left + right) / 2, bottom + 36, x_title, anchor="middle", fill=LIGHT))
     turn = f"rotate(-90 13 {(top + bottom) / 2:.1f})"
-    parts.append(words(13, (top + bottom) / 2, y_title, anchor="middle", fill=LIGHT, turn=turn))
+    parts.append(svg_text(13, (top + bottom) / 2, y_title, anchor="middle", fill=LIGHT, turn=turn))
     front = unbeaten(points)
     if len(front) > 1:
         joined = " ".join(f"{x(one.x):.1f},{y(one.y):.1f}" for one in front)
@@ -95,7 +95,7 @@ def scatter_chart(
         parts.append(_dot(x(one.x), y(one.y), ink, f"{one.name}: {one.x:,.6g}; {one.y:.2f}"))
         label = one.name if len(points) <= NAMED else one.short
         parts.append(_label(label, x(one.x), y(one.y), (left, top, right, bottom), taken))
-    return drawing(width, height, title, parts)
+    return svg_document(width, height, title, parts)
 
 
 def unbeaten(points: Sequence[Point]) -> list[Point]:
@@ -118,10 +118,10 @@ def difference_chart(
     """Rows against columns: a difference with its hint, coloured if it is more than chance; columns bear numbers."""
     left = 40 + LETTER * max(map(len, names))
     wide, tall, top = 46, 24, 52
-    parts = [words(8, 18, title, weight=600)]
+    parts = [svg_text(8, 18, title, weight=600)]
     for place, name in enumerate(names):
-        parts.append(words(left + wide * (place + 0.5), top - 8, str(place + 1), anchor="middle", fill=LIGHT))
-        parts.append(words(left - 8, top + tall * place + 16, f"{name} {place + 1}", anchor="end"))
+        parts.append(svg_text(left + wide * (place + 0.5), top - 8, str(place + 1), anchor="middle", fill=LIGHT))
+        parts.append(svg_text(left - 8, top + tall * place + 16, f"{name} {place + 1}", anchor="end"))
     for i, row in enumerate(values):
         for j, entry in enumerate(row):
             if entry is None:
@@ -136,9 +136,9 @@ def difference_chart(
             text = f"{value:+.1f}" if abs(value) >= 0.05 else "0.0"
             bold = 600 if differs else 400
             middle = left + wide * (j + 0.5) - 1
-            parts.append(words(middle, top + tall * i + 15, text, anchor="middle", fill=ink, weight=bold))
+            parts.append(svg_text(middle, top + tall * i + 15, text, anchor="middle", fill=ink, weight=bold))
     width = max(left + wide * len(names) + 8, 16 + 7.4 * len(title))
-    return drawing(math.ceil(width), top + tall * len(names) + 8, title, parts)
+    return svg_document(math.ceil(width), top + tall * len(names) + 8, title, parts)
 
 
 def _log_axis(
@@ -207,7 +207,7 @@ def _label(
     free = [box for box in boxes if _within(box, frame) and not any(_overlap(box, other) for other in taken)]
     box = (free or [one for one in boxes if _within(one, frame)] or boxes)[0]
     taken += [box, (x - 4, y - 4, x + 4, y + 4)]
-    return words(box[0], box[3] - 2, text)
+    return svg_text(box[0], box[3] - 2, text)
 
 
 def _within(box: tuple[float, float, float, float], frame: tuple[float, float, float, float]) -> bool:
@@ -216,68 +216,3 @@ def _within(box: tuple[float, float, float, float], frame: tuple[float, float, f
 
 def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
-
-
-def heat_legend(largest: float) -> str:
-    """What the tints mean, with numbers."""
-    width, left, wide, steps = 300, 60, 180, 36
-    parts = [words(left - 8, 18, "against", anchor="end", fill=LIGHT), words(left + wide + 8, 18, "for", fill=LIGHT)]
-    for step in range(steps):
-        share = 2 * (step + 0.5) / steps - 1
-        tint = FOR if share > 0 else AGAINST
-        place = left + wide * step / steps
-        parts.append(
-            f'<rect x="{place:.1f}" y="8" width="{wide / steps + 0.3:.1f}" height="12" fill="{tint}" '
-            f'fill-opacity="{STRONGEST * abs(share):.2f}"/>'
-        )
-    for share in (-1, 0, 1):
-        label = f"{share * largest:+.{_digits(largest)}f}" if share else "0"
-        parts.append(words(left + wide * (share + 1) / 2, 36, label, anchor="middle", fill=LIGHT))
-    return drawing(width, 44, "scale of the heat maps: against, for", parts)
-
-
-def bar_chart(title: str, names: Sequence[str], series: Mapping[str, Sequence[float]], width: int = 480) -> str:
-    """Bars left and right of zero: one group for each name, in it one bar with its number for each of the series."""
-    thin, gap = 13, 9
-    tall = thin * max(1, len(series)) + gap
-    values = [value for one in series.values() for value in one]
-    high, low = max([0.0, *values]), min([0.0, *values])
-    digits = _digits(max(high, -low))
-    number = LETTER * (digits + 4)
-    left, right = 14 + LETTER * max(map(len, names)) + (number if low else 0), width - 8 - number
-    top = 34 + 18 * len(series)
-
-    def x(value: float) -> float:
-        return left + (right - left) * (value - low) / ((high - low) or 1)
-
-    parts = [words(4, 18, title, weight=600)]
-    for at, (name, ink) in enumerate(zip(series, LINES * 9, strict=False)):
-        parts.append(f'<rect x="8" y="{29 + 18 * at}" width="10" height="10" rx="2" fill="{ink}"/>')
-        parts.append(words(23, 38 + 18 * at, _shortened(name, width - 30)))
-    bottom = top + tall * len(names)
-    parts.append(f'<line x1="{x(0):.1f}" y1="{top}" x2="{x(0):.1f}" y2="{bottom}" stroke="{LIGHT}"/>')
-    for row, name in enumerate(names):
-        y = top + tall * row + gap / 2
-        parts.append(words(8, y + tall / 2, name))
-        parts.append(f'<line x1="8" y1="{y - gap / 2:.1f}" x2="{width - 8}" y2="{y - gap / 2:.1f}" stroke="{GRID}"/>')
-        for place, (one, ink) in enumerate(zip(series.values(), LINES * 9, strict=False)):
-            value, y_bar = one[row], y + thin * place
-            start, end = sorted((x(0), x(value)))
-            parts.append(
-                f'<rect x="{start:.1f}" y="{y_bar:.1f}" width="{end - start:.1f}" height="{thin - 2}" fill="{ink}"/>'
-            )
-            anchor, at_x = ("start", end + 4) if value >= 0 else ("end", start - 4)
-            parts.append(
-                words(at_x, y_bar + thin - 3, f"{round(value, digits) + 0.0:+.{digits}f}", anchor=anchor, fill=LIGHT)
-            )
-    return drawing(width, math.ceil(bottom + 8), title, parts)
-
-
-def _digits(largest: float) -> int:
-    """Digits after the point that show numbers of this size."""
-    return min(6, max(1, 2 - math.floor(math.log10(largest)))) if largest > 0 else 1
-
-
-def _shortened(text: str, width: float) -> str:
-    fit = int(width // LETTER)
-    return text if len(text) <= fit else f"{text[: fit - 1]}…"

@@ -1,0 +1,70 @@
+"""Charts with coloured cells as SVG text: heat maps of numbers, and the roles of heads by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+from dear.reports.colors import head_fill, heat_fill, ink_on, two_way_fill
+from dear.reports.svg import GRID, LETTER, LIGHT, shortened, svg_document, svg_text
+from dear.roles.grid import head_word
+from dear.roles.rolemap import RoleMap
+
+
+def heat_chart(
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Sequence[Sequence[float]],
+    *,
+    digits: int = 3,
+    middle: float | None = None,
+) -> str:
+    """A map whose cells are a darker blue the larger their value is; what is below zero stays white.
+
+    With a `middle`, cells are blue above it and orange below it, the darker the further away.
+    """
+    left = 16 + LETTER * max(map(len, rows), default=0)
+    wide = max(58.0, *(14 + LETTER * len(name) for name in columns)) if columns else 58.0
+    tall, top = 28, 54
+    largest = max((abs(value - middle) if middle else value for row in values for value in row), default=0.0) or 1.0
+    parts = [svg_text(8, 18, title, weight=600)]
+    for j, name in enumerate(columns):
+        parts.append(svg_text(left + wide * (j + 0.5), top - 8, name, anchor="middle", fill=LIGHT))
+    for i, (name, row) in enumerate(zip(rows, values, strict=True)):
+        parts.append(svg_text(left - 8, top + tall * i + 19, name, anchor="end"))
+        for j, value in enumerate(row):
+            fill = two_way_fill((value - middle) / largest) if middle else heat_fill(value / largest)
+            parts.append(
+                f'<rect x="{left + wide * j:.1f}" y="{top + tall * i}" width="{wide - 2:.1f}" height="{tall - 2}" '
+                f'fill="{fill}" stroke="{GRID}"/>'
+            )
+            place = left + wide * (j + 0.5) - 1
+            parts.append(
+                svg_text(place, top + tall * i + 18, f"{value:.{digits}f}", anchor="middle", fill=ink_on(fill))
+            )
+    width = max(left + wide * len(columns) + 8, 16 + 7.4 * len(title))
+    return svg_document(math.ceil(width), top + tall * len(rows) + 8, title, parts)
+
+
+def role_chart(title: str, roles: RoleMap) -> str:
+    """Layers down, heads across, each head in its role's colour with a word for what it does."""
+    layers = sorted({head.layer for head in roles.heads})
+    most = max(len(roles.layer(layer)) for layer in layers)
+    wide, tall, left, top = 78, 32, 70, 54
+    parts = [svg_text(8, 18, title, weight=600)]
+    parts += [svg_text(left + wide * (j + 0.5), top - 8, f"head {j}", anchor="middle", fill=LIGHT) for j in range(most)]
+    for i, layer in enumerate(layers):
+        parts.append(svg_text(left - 8, top + tall * i + 20, f"layer {layer}", anchor="end", fill=LIGHT))
+        for j, head in enumerate(roles.layer(layer)):
+            hint = ", ".join(head.phrases[:3])
+            fill = head_fill(head)
+            parts.append(
+                f'<rect x="{left + wide * j}" y="{top + tall * i}" width="{wide - 3}" height="{tall - 3}" rx="4" '
+                f'fill="{fill}"><title>{escape(hint)}</title></rect>'
+            )
+            word = shortened(head_word(head), wide - 6)
+            parts.append(svg_text(left + wide * (j + 0.5) - 1, top + tall * i + 19, word, "middle", ink_on(fill)))
+    width = max(left + wide * most + 8, math.ceil(16 + 7.4 * len(title)))
+    return svg_document(width, top + tall * len(layers) + 8, title, parts)

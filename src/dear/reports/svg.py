@@ -1,0 +1,60 @@
+"""Building blocks of the SVG charts: text, the document around a chart, and round tick values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from html import escape
+
+TEXT, GRID, LIGHT = "#1d2630", "#dfe3e8", "#5b6672"
+LETTER = 6.6
+"""Pixels a letter takes at the size the charts are written in, a little more than it needs."""
+
+
+def svg_text(
+    x: float, y: float, text: str, anchor: str = "start", fill: str = TEXT, *, weight: int = 400, turn: str = ""
+) -> str:
+    """Text at a place."""
+    turned = f' transform="{turn}"' if turn else ""
+    bold = f' font-weight="{weight}"' if weight != 400 else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}"{bold}{turned}>{escape(text)}</text>'
+
+
+def svg_document(width: int, height: int, title: str, parts: Sequence[str]) -> str:
+    """A whole chart from its parts."""
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img" aria-label="{escape(title)}" font-family="system-ui,sans-serif" font-size="12">\n'
+        f'<rect width="{width}" height="{height}" fill="#fff"/>\n{body}\n</svg>\n'
+    )
+
+
+def shortened(text: str, width: float) -> str:
+    """As much of a text as fits."""
+    fit = int(width // LETTER)
+    return text if len(text) <= fit else f"{text[: fit - 1]}…"
+
+
+def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers, evenly spaced, that hold everything between two numbers; at least two of them."""
+    span = (high - low) or max(abs(high), 1.0) * 0.1
+    rough = span / (most - 1)
+    size = 10 ** math.floor(math.log10(rough))
+    step = next(factor * size for factor in (1, 2, 2.5, 5, 10, 20) if factor * size >= rough * (1 - 1e-9))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(step * i, 10) for i in range(first, max(last, first + 1) + 1)]
+
+
+def tick_labels(ticks: Sequence[float]) -> list[str]:
+    """Ticks with as few digits as tell every one of them exactly."""
+    size = ticks[1] - ticks[0]
+    exact = (d for d in range(12) if all(abs(round(tick, d) - tick) < 1e-6 * size for tick in ticks))
+    digits = next(exact, 12)
+    return [f"{tick + 0.0:.{digits}f}" for tick in ticks]
+
+
+def round_step(least: float) -> int:
+    """The first of 1, 2, 5, 10, 20, 50 … that is not less than this."""
+    steps: Iterator[int] = (factor * int(10**power) for power in range(19) for factor in (1, 2, 5))
+    return next(step for step in steps if step >= least)
