@@ -15,7 +15,7 @@ from dear.world.render import Look, compose
 from dear.world.samples import HELD_OUT_STREAM, PATCH, draw_scene
 from dear.world.vocabulary import NAMES
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "format1"
+GOLDEN = Path(__file__).parents[1] / "golden" / "v0_2"
 SCENES = 10
 
 pytestmark = pytest.mark.xdist_group("pins")

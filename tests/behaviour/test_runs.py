@@ -271,14 +271,14 @@ def test_a_damaged_checkpoint_is_one_sentence(toy, clip, whole):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "is not the record of a run: it is not valid JSON"),
-        ("{}", "is not the record of a run: its 'format' is not 'dear-run'"),
-        ("[]", "is not the record of a run: its 'format' is not 'dear-run'"),
+        ("", "is not a run record: it is not valid JSON"),
+        ("{}", "is not a run record: its 'format' is not 'dear-run'"),
+        ("[]", "is not a run record: its 'format' is not 'dear-run'"),
         ('{"format": "dear-run", "format_version": 9}', "has format 9, this version reads up to 2: upgrade dear-vlm"),
-        ('{"format": "dear-run", "format_version": 2}', "is not the record of a run. description: Field required"),
+        ('{"format": "dear-run", "format_version": 2}', "is not a valid run record. description: Field required"),
         (
-            '{"format": "dear-run", "format_version": 1, "description": {}}',
-            "is not the record of a run. description.data: Field required",
+            '{"format": "dear-run", "format_version": 2, "description": {}}',
+            "is not a valid run record. description.data: Field required",
         ),
     ],
 )

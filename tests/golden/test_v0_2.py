@@ -39,7 +39,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(copy)
     for path in copy.glob("*/index.json"):
         manifest = json.loads(path.read_text()) | {"folder": str(copy / "photos")}
-        path.write_bytes(documents.to_json(documents.sealed(manifest)))
+        path.write_text(documents.to_json(documents.sealed(manifest)))
     return copy
 
 

@@ -113,7 +113,7 @@ def changed_manifest(folder, change):
     path = folder / "adapter_config.json"
     content = json.loads(path.read_text())
     change(content)
-    path.write_bytes(documents.to_json(documents.sealed(content)))
+    path.write_text(documents.to_json(documents.sealed(content)))
 
 
 @pytest.mark.covers("S3")

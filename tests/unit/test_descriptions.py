@@ -37,7 +37,7 @@ def test_read_from_a_file_and_from_a_mapping(file):
         ("[1]", "is not a file of class descriptions"),
         ("{}", "is not a file of class descriptions"),
         ("{", "not valid JSON"),
-        ('{"a": ["x"], "a": ["y"]}', "stands twice"),
+        ('{"a": ["x"], "a": ["y"]}', "occurs twice"),
         ('{"a b": ["x"], "a_b": ["y"]}', "describes the class 'a b' twice"),
         ('{"a": "x"}', "'a' needs a list"),
         ('{"a": []}', "'a' needs a list of 1 to 1000 sentences"),

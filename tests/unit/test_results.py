@@ -1,4 +1,4 @@
-"""Results of cells: strict in, strict out, the same bytes, one-sentence errors, and files of format 1."""
+"""Results of cells: strict in, strict out, the same bytes, one-sentence errors, and the cells in results/."""
 
 import json
 import re
@@ -9,22 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cells import READOUTS, WEIGHTS, cell, cross_cell, few_shot_cell, scores, zero_shot_cell
+from cells import READOUTS, cell, cross_cell, few_shot_cell, scores, zero_shot_cell
 from dear.errors import DataError
 from dear.evaluation import results
 from dear.evaluation.results import CellResult, PerClass, Scores, harmonic_mean, purpose
 
-FORMAT_1 = sorted((Path(__file__).resolve().parents[1] / "golden" / "format1" / "cells").glob("*.json"))
+STORED = sorted((Path(__file__).resolve().parents[2] / "results").rglob("cells/*.json"))
 PERCENT = st.just(0.0) | st.floats(1e-6, 100)
 
 
 def changed(**values):
     return json.dumps({**json.loads(cell().to_json()), **values})
-
-
-def old(**values):
-    """A format-1 file of DeAR's, changed."""
-    return json.dumps({**json.loads(FORMAT_1[0].read_text()), **values})
 
 
 @given(PERCENT, PERCENT)
@@ -110,7 +105,7 @@ def test_each_purpose_has_its_readout():
 
 def test_no_method_s_anatomy_is_known_here():
     folder = Path(results.__file__).parent
-    others = {"old_results.py", "evaluate.py", "grid.py"}
+    others = {"evaluate.py", "grid.py"}
     sources = [path for path in folder.glob("*.py") if path.name not in others]
     assert len(sources) > 5
     for path in sources:
@@ -125,46 +120,11 @@ def test_what_was_spent_has_defaults():
     assert CellResult.from_json(changed(weights={"scale": -12.5})).weights == {"scale": -12.5}
 
 
-def test_there_are_files_of_format_1():
-    assert [json.loads(path.read_text())["method"] for path in FORMAT_1] == ["dear", "zero_shot"]
-
-
-@pytest.mark.parametrize("path", FORMAT_1, ids=lambda path: path.stem)
-def test_a_file_of_format_1_gives_the_numbers_it_states(path):
-    stated = json.loads(path.read_text())
-    found = CellResult.from_json(path.read_text())
-    assert found.format_version == 2
-    assert len(found.scores) == len(stated["scores"]) == 2
-    for new, written in zip(found.scores, stated["scores"], strict=True):
-        assert (new.data, new.half, new.images) == (written["data"], written["part"], written["images"])
-        assert found.reading(new) == written["fusion"]
-        assert list(new.per_class) == list(written["per_class"])
-        for name, one in written["per_class"].items():
-            assert new.per_class[name].images == one["images"]
-            assert new.per_class[name].accuracy[found.readout(new)] == one["fusion"]
-            assert new.per_class[name].accuracy[new_name(found)] == one["decoupled"]
-        assert new.accuracy[new_name(found)] == written["decoupled"]
-    changed_entries = {"format_version", "scores", "alpha", "attributes"}
-    plain = json.loads(found.to_json())
-    assert {name: plain[name] for name in stated.keys() - changed_entries} == {
-        name: stated[name] for name in stated.keys() - changed_entries
-    }
-    assert CellResult.from_json(found.to_json()) == found
-
-
-def new_name(found):
-    """What "decoupled" of format 1 is called now."""
-    return "decoupled" if found.method == "dear" else "logits"
-
-
-def test_readouts_and_weights_of_format_1():
-    adapted, plain = (CellResult.from_json(path.read_text()) for path in FORMAT_1)
-    assert adapted.readouts == {"default": "fusion", "transfer": "decoupled"}
-    assert adapted.weights == {"cls": 0.699996, **dict.fromkeys(list(WEIGHTS)[1:], 0.060001)}
-    assert list(adapted.weights) == list(WEIGHTS)
-    assert plain.readouts == {"default": "logits"}
-    assert plain.readout_names == ("logits",)
-    assert plain.weights == {}
+def test_every_stored_cell_loads_and_keeps_its_entries():
+    """Tables, pages and finished grids are made from them."""
+    assert len(STORED) > 800
+    for path in STORED:
+        assert json.loads(path.read_text()).items() <= json.loads(CellResult.read(path).to_json()).items(), path.name
 
 
 @pytest.mark.parametrize(
@@ -172,51 +132,49 @@ def test_readouts_and_weights_of_format_1():
     [
         (
             "{",
-            "x.json is not the result of a cell: it is not valid JSON (Expecting property name enclosed in double "
+            "x.json is not a cell result: it is not valid JSON (Expecting property name enclosed in double "
             "quotes: line 1 column 2 (char 1)).",
         ),
         (
             '{"format": 1, "format": 2}',
-            "x.json is not the result of a cell: it is not valid JSON (the key 'format' stands twice).",
+            "x.json is not a cell result: it is not valid JSON (the key 'format' occurs twice).",
         ),
-        ("[]", "x.json is not the result of a cell: its 'format' is not 'dear-cell'."),
-        (changed(format="dear-roles"), "x.json is not the result of a cell: its 'format' is not 'dear-cell'."),
-        (changed(format_version="2"), "x.json is not the result of a cell: its 'format_version' is not a number."),
-        (changed(format_version=3), "x.json has format 3, this version reads up to 2: upgrade dear-vlm."),
-        (changed(seed=-1), "x.json is not a valid result. seed is -1: input should be greater than or equal to 0."),
-        (changed(shots="16"), "x.json is not a valid result. shots is '16': input should be a valid integer."),
-        (old(extra=1), "x.json is not a valid result. There is no setting 'extra'."),
+        ("[]", "x.json is not a cell result: its 'format' is not 'dear-cell'."),
+        (changed(format="dear-roles"), "x.json is not a cell result: its 'format' is not 'dear-cell'."),
+        (changed(format_version="2"), "x.json is not a cell result: its 'format_version' is not a number."),
         (
-            old(attributes="color"),
-            "x.json is not a valid result. attributes is 'color': input should be a valid tuple.",
+            changed(format_version=1),
+            "x.json has format 1, which is older than version 0.2 and no longer read.",
         ),
-        (changed(alpha=[]), "x.json is not a valid result. There is no setting 'alpha'."),
-        (changed(extra=1), "x.json is not a valid result. There is no setting 'extra'."),
+        (changed(format_version=3), "x.json has format 3, this version reads up to 2: upgrade dear-vlm."),
+        (
+            changed(seed=-1),
+            "x.json is not a valid cell result. seed is -1: input should be greater than or equal to 0.",
+        ),
+        (changed(shots="16"), "x.json is not a valid cell result. shots is '16': input should be a valid integer."),
+        (changed(alpha=[]), "x.json is not a valid cell result. There is no setting 'alpha'."),
+        (changed(extra=1), "x.json is not a valid cell result. There is no setting 'extra'."),
         (
             changed(readouts={"transfer": "decoupled"}),
-            "x.json is not a valid result. readouts have no entry 'default'.",
+            "x.json is not a valid cell result. readouts have no entry 'default'.",
         ),
         (
             changed(readouts={**READOUTS, "novel": "other"}),
-            "x.json is not a valid result. the novel readout 'other' is not among those of the scores: "
+            "x.json is not a valid cell result. the novel readout 'other' is not among those of the scores: "
             "fusion, decoupled.",
         ),
         (
             changed(scores=[scores("dtd", "base", (1.0, 2.0)).model_dump(), scores("dtd", "novel", 3.0).model_dump()]),
-            "x.json is not a valid result. the scores of dtd, novel have the readouts logits, not fusion, decoupled.",
-        ),
-        (
-            old(alpha=[0.7, 0.3]),
-            "x.json is not a valid result. 2 fusion weights do not fit 5 attributes: "
-            "there is one for [CLS] and one for each attribute.",
+            "x.json is not a valid cell result. the scores of dtd, novel have the readouts logits, not "
+            "fusion, decoupled.",
         ),
         (
             changed(protocol="few-shot"),
-            "x.json is not a valid result. a few-shot cell needs scores of half 'all', first those on dtd.",
+            "x.json is not a valid cell result. a few-shot cell needs scores of half 'all', first those on dtd.",
         ),
         (
             changed(data="eurosat"),
-            "x.json is not a valid result. a base-to-novel cell needs scores for base and for novel on eurosat.",
+            "x.json is not a valid cell result. a base-to-novel cell needs scores for base and for novel on eurosat.",
         ),
     ],
 )

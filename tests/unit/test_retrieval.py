@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save
 
 import dear
 from dear.errors import ConfigError, DataError, DearWarning
@@ -20,8 +19,7 @@ from dear.retrieval.search import Hit, nearest
 from dear.retrieval.search import find as find_all
 from dear.retrieval.segments import COPIED, ENCODED
 from dear.retrieval.update import update_index
-from dear.storage import documents
-from dear.storage.files import sha256, write_atomic
+from dear.storage.files import write_atomic
 from dear.workflows.search import search
 from helpers import move_parameters
 
@@ -189,27 +187,6 @@ def test_a_reader_starts_again_if_a_writer_replaced_segments(model, photos, tmp_
     monkeypatch.setattr(indexes, "Segment", gone)
     assert len(read_index(tmp_path / "index")) == 6
     assert len(tries) == 2
-
-
-def test_an_index_of_the_second_format_is_continued(model, photos, tmp_path):
-    """It is read as it is, and its features are kept when the folder is indexed again."""
-    index, _ = update_index(model, photos, tmp_path / "index")
-    old = tmp_path / "old"
-    old.mkdir()
-    features = torch.stack([index.features(kind) for kind in index.kinds], dim=1).half()
-    data = save({"features": features.contiguous()})
-    content = {"format": "dear-index", "format_version": 2, "folder": str(index.folder), "kinds": list(index.kinds)}
-    content |= {"model_sha256": index.model_sha256, "features": f"features-{sha256(data)[:16]}.safetensors"}
-    content["images"] = [[stamp.path, stamp.size, stamp.mtime_ns] for stamp in index.images]
-    (old / content["features"]).write_bytes(data)
-    (old / "index.json").write_bytes(documents.to_json(documents.sealed(content)))
-    assert same_features(read_index(old), index, atol=1e-3)
-    picture(photos / "new.png", 7)
-    again, encoded = update_index(model, photos, old)
-    assert (len(again), encoded) == (7, 1)
-    assert again.manifest.made_by == {}
-    assert not list(old.glob("features-*"))
-    assert same_features(again, update_index(model, photos, tmp_path / "fresh")[0])
 
 
 def test_a_stopped_index_goes_on(model, photos, tmp_path, monkeypatch):

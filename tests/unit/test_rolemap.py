@@ -60,7 +60,7 @@ def test_load_by_path_and_by_wrong_name(roles, tmp_path):
     ):
         RoleMap.load("vit-b16")
     (tmp_path / "roles.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(errors.RoleMapError, match="is not a text file in UTF-8"):
+    with pytest.raises(errors.RoleMapError, match="is not a role map: it is not valid JSON"):
         RoleMap.load(tmp_path / "roles.json")
 
 
@@ -163,7 +163,7 @@ def test_newer_format(roles):
 
 
 def test_a_key_given_twice(roles):
-    with pytest.raises(errors.RoleMapError, match="the key 'format' stands twice"):
+    with pytest.raises(errors.RoleMapError, match="the key 'format' occurs twice"):
         RoleMap.from_json(roles.to_json().replace('"format"', '"format": "x", "format"', 1))
 
 

@@ -1,6 +1,7 @@
 """`routing` under its former name: files, commands and fingerprints of before keep working."""
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from dear.errors import ConfigError, DearWarning
 from dear.evaluation.cells import make_cells
 from dear.model.artefact import identity
 from dear.model.load import load
+from dear.storage import documents
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "format1"
+GOLDEN = Path(__file__).parents[1] / "golden" / "v0_2"
 
 
 @pytest.mark.parametrize(("before", "now"), [(True, "strict"), (False, "open")])
@@ -53,12 +55,15 @@ def test_names_then_and_now_are_inverse():
         }
 
 
-def test_an_adapter_of_before_loads_without_a_hint():
+def test_an_adapter_with_the_former_name_loads_without_a_hint(tmp_path):
     """A person can do nothing about what a file says."""
-    assert json.loads((GOLDEN / "run" / "adapter_config.json").read_text())["settings"]["strict_routing"] is False
+    folder = shutil.copytree(GOLDEN / "run", tmp_path / "run")
+    content = json.loads((folder / "adapter_config.json").read_text())
+    content["settings"]["strict_routing"] = content["settings"].pop("routing") == "strict"
+    (folder / "adapter_config.json").write_text(documents.to_json(documents.sealed(content)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert load(GOLDEN / "run").config.routing == "open"
+        assert load(folder).config.routing == "open"
 
 
 def job(**config) -> Job:

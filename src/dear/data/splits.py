@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -13,22 +13,38 @@ from pydantic import Field
 
 from dear.data.dataset import Dataset, Item, in_order
 from dear.errors import ConfigError, DataError
-from dear.storage import documents
+from dear.storage.documents import FORMAT, SEAL, VERSION, Document
 from dear.storage.files import letters, sha256
 
 Half = Literal["all", "base", "novel"]
 
-FORMAT = "dear-shots"
-FORMAT_VERSION = 2
 
+class Shots(Document):
+    """The images that were sampled for training, as stored beside a run."""
 
-_Row = Annotated[tuple[str, int], Field(strict=False)] | Annotated[tuple[str, int, str], Field(strict=False)]
+    format = "dear-shots"
+    version = 2
+    noun = "list of shots"
+    sealed = True
+    error = DataError
 
+    dataset: str
+    shots: int
+    seed: int
+    items: list[Annotated[tuple[str, int, str], Field(strict=False)]]
+    """Id, label and hash of every image."""
 
-class _Shots(documents.Form):
-    """Rows of id, label and, since format 2, the hash of the image."""
+    @classmethod
+    def seal(cls, content: Mapping[str, Any]) -> str:
+        """The hash of the entries alone: it names the draw, whatever the format is."""
+        bare = {name: value for name, value in content.items() if name not in (FORMAT, VERSION, SEAL)}
+        return sha256(json.dumps(bare, sort_keys=True).encode())
 
-    items: list[_Row]
+    @classmethod
+    def encode(cls, entries: Mapping[str, Any]) -> str:
+        """JSON text in ASCII; names of files need not be UTF-8."""
+        content = {FORMAT: cls.format, VERSION: cls.version, **entries, SEAL: cls.seal(entries)}
+        return json.dumps(content, indent=1) + "\n"
 
 
 def few_shot(items: Iterable[Item], shots: int, seed: int) -> tuple[Item, ...]:
@@ -97,19 +113,10 @@ def labels_of(dataset: Dataset, half: str) -> range:
 def shots_to_json(dataset: Dataset, items: Sequence[Item], *, shots: int, seed: int) -> str:
     """A draw as JSON, with a hash of its content."""
     rows = [[item.id, item.label, dataset.content_of(item.id)] for item in items]
-    content = {"dataset": dataset.name, "shots": shots, "seed": seed, "items": rows}
-    digest = sha256(json.dumps(content, sort_keys=True).encode())
-    full = {"format": FORMAT, "format_version": FORMAT_VERSION, **content, "sha256": digest}
-    return json.dumps(full, indent=1) + "\n"
+    return Shots.encode({"dataset": dataset.name, "shots": shots, "seed": seed, "items": rows})
 
 
 def shots_from_json(text: str, *, where: str = "the file") -> tuple[tuple[Item, ...], frozenset[str]]:
-    """Read a draw back with the hashes of its images, which format 1 does not know; a changed file is refused."""
-    told: dict[str, Any] = {"where": where, "what": "a list of shots", "error": DataError}
-    content, _ = documents.check(documents.parse(text, **told), **told, form=FORMAT, newest=FORMAT_VERSION)
-    bare = {name: content[name] for name in content if name not in ("format", "format_version", documents.SEAL)}
-    if content.get(documents.SEAL) != sha256(json.dumps(bare, sort_keys=True).encode()):
-        raise DataError(f"{where} was changed since it was written: draw the shots again.")
-    rows = documents.fitting(content, _Shots, **told).items
-    hashes = frozenset(row[2] for row in rows if len(row) == 3)
-    return tuple(Item(row[0], row[1]) for row in rows), hashes
+    """Read a draw back with the hashes of its images; a changed file is refused."""
+    rows = Shots.from_json(text, where=where).items
+    return tuple(Item(id, label) for id, label, _ in rows), frozenset(content for *_, content in rows)

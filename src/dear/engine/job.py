@@ -189,16 +189,14 @@ def describe(job: Job, model: Model) -> dict[str, Any]:
     }
 
 
-def fingerprint(description: Mapping[str, Any], *, images: bool = True) -> str:
+def fingerprint(description: Mapping[str, Any]) -> str:
     """Hash of a description; a backbone counts by its weights, not by the name it was asked for.
 
     What is at its default does not count, so that a setting that a newer version adds changes no fingerprint. Neither
     does where a method's folders are (`Method.places`): what is in them counts, by its `files`.
-    `images` leaves the content of the images out, which descriptions of format 1 do not know.
     """
     backbone = {key: description["backbone"][key] for key in ("precision", "weights_sha256")}
-    left_out = {"recipe"} if images else {"recipe", "images_sha256"}
-    counted = {name: value for name, value in description.items() if name not in left_out}
+    counted = {name: value for name, value in description.items() if name != "recipe"}
     counted["train"] = _told(counted["train"], Recipe())
     counted["settings"] = told_settings(counted)
     if counted["method"] in list_methods():

@@ -26,8 +26,8 @@ from dear.engine.feature_sets import Problems, draw_for, held_images, unread_cla
 from dear.engine.feed import Feed, Read, live_views
 from dear.engine.job import Job, describe, fingerprint, versions
 from dear.engine.loop import Metrics, check_whole_batch, train
-from dear.engine.old_runs import RunRecord, from_format_1
 from dear.engine.ranks import Ranks, join
+from dear.engine.run_record import RunRecord
 from dear.errors import ArtefactError, ConfigError, DataError, DearError, TrainingError, option
 from dear.methods.base import Draw
 from dear.model.artefact import MANIFEST, TENSORS, files_of_adapter
@@ -43,7 +43,6 @@ NEXT, MOVING = ".next", ".moving"
 """Where a run is made that will replace the one that is there."""
 OURS = (MANIFEST, TENSORS, CHECKPOINT, METRICS, SHOTS, RUN)
 """What starting again removes, in this order: what is left by a kill in between still says what it belongs to."""
-FORMAT, FORMAT_VERSION = "dear-run", 2
 JUDGED = 64
 """Held-out images that are classified at once."""
 
@@ -251,8 +250,6 @@ def _begin(work: Path, job: Job, model: Model, folder: Path, *, resume: bool, ov
         if overwrite and work == folder:
             remove_ours(folder, OURS)
     content = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
         "description": description,
         "fingerprint": fingerprint(description),
         "source": {"data": job.dataset.source, "root": job.dataset.root, **_changes(job.dataset)},
@@ -263,7 +260,7 @@ def _begin(work: Path, job: Job, model: Model, folder: Path, *, resume: bool, ov
     with _one_sentence(work / SHOTS):
         write_atomic(work / SHOTS, shots_to_json(job.dataset, job.items, shots=job.shots, seed=job.seed).encode())
     with _one_sentence(work / RUN):
-        write_atomic(work / RUN, documents.to_json(content))
+        write_atomic(work / RUN, documents.as_bytes(RunRecord.encode(content)))
 
 
 def _changes(dataset: Dataset) -> dict[str, Any]:
@@ -275,8 +272,7 @@ def _changes(dataset: Dataset) -> dict[str, Any]:
 def _check_same(folder: Path, description: Mapping[str, Any]) -> None:
     """Refuse to resume a run that was begun in another way."""
     before = read_run(folder)["description"]
-    knows_images = "images_sha256" in before
-    if fingerprint(before) == fingerprint(description, images=knows_images):
+    if fingerprint(before) == fingerprint(description):
         return
     old, new = _flat(before), _flat(json.loads(json.dumps(description)))
     differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
@@ -317,35 +313,25 @@ def _one_sentence(path: Path) -> Iterator[None]:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What a run's folder says about it; a run of format 1 is told in the words of format 2."""
-    path = folder / RUN
+    """The entries of a run's record."""
     try:
-        content, version = documents.read(
-            path, what="the record of a run", form=FORMAT, newest=FORMAT_VERSION, error=DataError
-        )
+        content = RunRecord.read(folder / RUN).model_dump(exclude_unset=True)
     except OSError:
         raise DataError(f"{folder} is not a run of 'dear train': it has no {RUN}.") from None
-    documents.fitting(content, RunRecord, where=str(path), what="the record of a run", error=DataError)
-    if version == 1:
-        try:
-            content = {**content, "description": from_format_1(content["description"])}
-        except (ConfigError, KeyError, TypeError) as error:
-            raise DataError(f"{path} is not the record of a run of format 1 ({error}).") from None
     return {**content, "fingerprint": fingerprint(content["description"])}
 
 
-def read_metrics(folder: Path, weights: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The steps that a run logged, [] if it logged none; `weights` names the numbered weights of a run of format 1."""
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The steps that a run logged, [] if it logged none."""
     path = folder / METRICS
     if not path.is_file():
         return []
     rows: list[dict[str, Any]] = []
-    renamed: dict[str, str] = {f"alpha_{i}": f"weight_{name}" for i, name in enumerate(weights)}
     for line in documents.read_text(path, error=DataError).splitlines():
         with suppress(DataError):  # a torn line tells of no step
             row = documents.parse(line, where=str(path), what="a log", error=DataError)
             if isinstance(row, dict):
-                rows.append({renamed.get(str(name), str(name)): one for name, one in row.items() if _is_finite(one)})
+                rows.append({name: value for name, value in row.items() if _is_finite(value)})
     return rows
 
 

@@ -41,7 +41,6 @@ from dear.model.artefact import TENSORS
 from dear.model.model import Model
 from dear.progress.stages import stage
 from dear.roles.rolemap import MapRecord
-from dear.storage import documents
 from dear.storage.files import sha256, write_atomic
 from dear.storage.locks import check_ours, held, remove_leftovers, remove_ours
 
@@ -376,7 +375,7 @@ def _test(model: Model, cell: Cell, test: tuple[str, Any], setting: Setting) -> 
 def _done(path: Path, mark: str) -> CellResult | None:
     """What was found before, if it was found with the same settings."""
     try:
-        found = CellResult.from_json(documents.read_text(path, error=DataError), where=str(path))
+        found = CellResult.read(path)
     except (OSError, UnicodeDecodeError, DearError):
         return None
     return found if found.fingerprint == mark else None

@@ -6,9 +6,10 @@ from functools import cache
 from importlib import resources
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from dear.evaluation.results import Backbone, Protocol, harmonic_mean
+from dear.storage.documents import Record
 
 AVERAGE = "average"
 """Used instead of a data set's name for the paper's average over data sets or targets."""
@@ -36,11 +37,7 @@ Quantity = Literal["base", "novel", "hm", "accuracy"]
 _HALF_DIGIT = 0.005 + 1e-9
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class Printed(_Strict):
+class Printed(Record):
     """Numbers that a table prints for one method on one data set, in per cent; None where it prints nothing."""
 
     base: float | None = None
@@ -68,20 +65,20 @@ class Printed(_Strict):
         return least - _HALF_DIGIT <= self.hm <= most + _HALF_DIGIT
 
 
-class PublishedRow(_Strict):
+class PublishedRow(Record):
     """One method, or one variant of DeAR: its label in the paper, our name for it, its numbers by data set."""
 
     label: str
     method: str
     variant: str
     scores: dict[str, Printed] = Field(min_length=1)
-    spread: dict[str, Printed] = {}
+    spread: dict[str, Printed] = Field(default_factory=dict)
     """Standard deviation over seeds, if the paper prints it."""
     source: str = ""
     """Source of the numbers, if it is not the table."""
 
 
-class PublishedTable(_Strict):
+class PublishedTable(Record):
     """One table of the paper."""
 
     source: str

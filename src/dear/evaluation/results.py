@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from dear.config import problems
 from dear.data.splits import Half
 from dear.errors import DataError
-from dear.evaluation.old_results import from_format_1
 from dear.roles.rolemap import MapRecord
-from dear.storage import documents
-
-FORMAT: Final = "dear-cell"
-FORMAT_VERSION: Final = 2
+from dear.storage.documents import Document, Record
 
 Protocol = Literal["base-to-novel", "few-shot", "cross-dataset", "domain"]
 Purpose = Literal["default", "novel", "transfer"]
@@ -37,18 +31,14 @@ def purpose(protocol: Protocol, half: Half, is_source: bool) -> Purpose:
     return "novel" if half == "novel" else "default"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class PerClass(_Strict):
+class PerClass(Record):
     """One class of a test list: the number of its images, and the per cent that each readout gets right."""
 
     images: int = Field(ge=0)
     accuracy: dict[Name, Percent]
 
 
-class Scores(_Strict):
+class Scores(Record):
     """One evaluation of one method on one list of test images. Unreadable images count as wrong."""
 
     data: Name
@@ -80,7 +70,7 @@ class Scores(_Strict):
         return self
 
 
-class Backbone(_Strict):
+class Backbone(Record):
     """The frozen CLIP that was adapted."""
 
     name: Name
@@ -88,11 +78,14 @@ class Backbone(_Strict):
     weights_sha256: Sha256
 
 
-class CellResult(_Strict):
+class CellResult(Document):
     """One cell of a grid: a method, trained on one data set with one seed, and how it scores."""
 
-    format: Literal["dear-cell"] = FORMAT
-    format_version: Literal[2] = FORMAT_VERSION
+    format = "dear-cell"
+    version = 2
+    noun = "cell result"
+    error = DataError
+
     protocol: Protocol
     method: Name
     variant: str
@@ -204,20 +197,6 @@ class CellResult(_Strict):
     def unreadable(self) -> int:
         """Number of test images that could not be read."""
         return sum(one.unreadable for one in self.scores)
-
-    def to_json(self) -> str:
-        """The cell as JSON text; the same cell always gives the same bytes."""
-        return json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str, *, where: str = "the cell") -> CellResult:
-        """Parse and check a cell, also one of format 1; an error lists all problems."""
-        names: dict[str, Any] = {"where": where, "what": "the result of a cell", "error": DataError}
-        data, version = documents.check(documents.parse(text, **names), **names, form=FORMAT, newest=FORMAT_VERSION)
-        try:
-            return cls.model_validate(from_format_1(data) if version == 1 else data)
-        except ValidationError as error:
-            raise DataError(f"{where} is not a valid result. {' '.join(problems(error))}") from None
 
 
 def _list(names: dict[str, float]) -> str:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
@@ -28,11 +28,9 @@ from dear.errors import (
 )
 from dear.methods.base import Method
 from dear.model.card import card, is_card
-from dear.storage import documents
+from dear.storage.documents import Document, Record, as_bytes, read_bytes
 from dear.storage.files import MEGABYTE, as_folder, read_regular, sha256, write_atomic
 
-FORMAT = "dear-adapter"
-FORMAT_VERSION = 2
 MANIFEST = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 CARD = "README.md"
@@ -42,18 +40,14 @@ FILE_NAME = r"^[a-z0-9_][a-z0-9_-]*\.(json|safetensors|txt)$"
 """Names that files of an adapter may bear: never a path."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class FileEntry(_Strict):
+class FileEntry(Record):
     """Size and hash of a file."""
 
     bytes: int = Field(ge=0, le=LARGEST)
     sha256: str
 
 
-class BackboneEntry(_Strict):
+class BackboneEntry(Record):
     """The backbone an adapter belongs to."""
 
     name: str
@@ -64,7 +58,7 @@ class BackboneEntry(_Strict):
     geometry: dict[str, int | bool]
 
 
-class ClassesEntry(_Strict):
+class ClassesEntry(Record):
     """The classes that the adapter was saved with."""
 
     names: list[str]
@@ -74,20 +68,38 @@ class ClassesEntry(_Strict):
     """Sentences about each class; left out if there are none."""
 
 
-class Manifest(_Strict):
-    """Content of `adapter_config.json`, without its own hash."""
+class Manifest(Document):
+    """Content of `adapter_config.json`."""
 
-    format: str
-    format_version: int
+    format = "dear-adapter"
+    version = 2
+    noun = "adapter of DeAR"
+    sealed = True
+    error, foreign, newer = CorruptArtefactError, ForeignArtefactError, NewerFormatError
+
     method: str
     settings: dict[str, Any]
     backbone: BackboneEntry
     classes: ClassesEntry | None
-    trained_on: list[str] = []
-    """Classes that were trained on; of format 1, those it was saved with."""
-    companions: dict[str, dict[str, str]] = {}
+    trained_on: list[str] = Field(default_factory=list)
+    """Classes that were trained on."""
+    companions: dict[str, dict[str, str]] = Field(default_factory=dict)
     """What the models were that it was made with, by content; left out if there are none."""
     files: dict[Annotated[str, Field(pattern=FILE_NAME)], FileEntry] = Field(max_length=16)
+
+    @classmethod
+    def invalid(cls, where: str, problem: ValidationError | None) -> DearError:
+        """Nobody writes a manifest by hand: whatever is wrong with it, it is damaged."""
+        return cls.error(_damaged(where))
+
+    def to_json(self) -> str:
+        """JSON text, without the entries that are empty."""
+        content = self.model_dump()
+        if content["classes"] and content["classes"]["descriptions"] is None:
+            del content["classes"]["descriptions"]
+        if not content["companions"]:
+            del content["companions"]
+        return self.encode(content)
 
 
 class Saved(NamedTuple):
@@ -129,7 +141,7 @@ def save(model: Savable, folder: str | Path, *, overwrite: bool = False) -> Path
     folder = as_folder(folder)
     files = _contents(model.method)
     manifest = _manifest(model, files)
-    files[MANIFEST] = documents.to_json(documents.sealed(_content(manifest)))
+    files[MANIFEST] = as_bytes(manifest.to_json())
     trained = sum(parameter.numel() for parameter in model.method.parameters())  # also of one that was loaded
     try:
         if not overwrite:
@@ -163,30 +175,11 @@ def read_manifest(folder: Path) -> Manifest:
     """Read and check `adapter_config.json`."""
     path = folder / MANIFEST
     try:
-        data = documents.read_bytes(path, error=CorruptArtefactError)
+        return Manifest.read(path)
     except OSError:
         if not folder.exists():
             raise ForeignArtefactError(f"{folder} does not exist: give the folder of a run or adapter.") from None
         raise ForeignArtefactError(f"{folder} holds no adapter: there is no readable {MANIFEST} in it.") from None
-    content = documents.parse(data, where=str(path), what="an adapter", error=CorruptArtefactError)
-    content, version = documents.check(
-        content,
-        where=str(path),
-        what="an adapter of DeAR",
-        form=FORMAT,
-        newest=FORMAT_VERSION,
-        error=ForeignArtefactError,
-        newer=NewerFormatError,
-    )
-    try:
-        manifest = Manifest.model_validate({name: value for name, value in content.items() if name != documents.SEAL})
-    except ValidationError:
-        raise CorruptArtefactError(_damaged(path)) from None
-    if content.get(documents.SEAL) != documents.seal(content):
-        raise CorruptArtefactError(_damaged(path))
-    if version == 1 and manifest.classes is not None:
-        return manifest.model_copy(update={"trained_on": manifest.classes.names})
-    return manifest
 
 
 def _contents(method: Method) -> dict[str, bytes]:
@@ -203,8 +196,6 @@ def _manifest(model: Savable, files: dict[str, bytes]) -> Manifest:
         named: dict[str, Any] = {"template": classes.template, "dataset": classes.dataset, "descriptions": told or None}
         listed = ClassesEntry(names=list(classes.names), **named)
     return Manifest(
-        format=FORMAT,
-        format_version=FORMAT_VERSION,
         method=model.method.name,
         settings=model.method.config.model_dump(mode="json"),
         backbone=BackboneEntry(
@@ -220,16 +211,6 @@ def _manifest(model: Savable, files: dict[str, bytes]) -> Manifest:
         companions={name: identity(one) for name, one in model.companions.items()},
         files={name: FileEntry(bytes=len(data), sha256=sha256(data)) for name, data in files.items()},
     )
-
-
-def _content(manifest: Manifest) -> dict[str, Any]:
-    """The manifest as plain values."""
-    content = manifest.model_dump()
-    if content["classes"] and content["classes"]["descriptions"] is None:
-        del content["classes"]["descriptions"]
-    if not content["companions"]:
-        del content["companions"]
-    return content
 
 
 def _refuse_replacing(folder: Path, files: dict[str, bytes]) -> None:
@@ -258,7 +239,7 @@ def files_of_adapter(folder: Path) -> set[str]:
 
 def _checked_bytes(path: Path, entry: FileEntry) -> bytes:
     try:
-        data = documents.read_bytes(path, error=CorruptArtefactError, most=entry.bytes)
+        data = read_bytes(path, error=CorruptArtefactError, most=entry.bytes)
     except OSError:
         raise CorruptArtefactError(f"{path} is missing or unreadable: copy the adapter's folder again.") from None
     if len(data) != entry.bytes or sha256(data) != entry.sha256:
@@ -273,5 +254,5 @@ def _parse_tensors(data: bytes, path: Path) -> dict[str, Tensor]:
         raise CorruptArtefactError(_damaged(path)) from error
 
 
-def _damaged(path: Path) -> str:
+def _damaged(path: Path | str) -> str:
     return f"{path} is damaged (truncated or altered since it was saved): copy the adapter's folder again."

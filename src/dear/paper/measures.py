@@ -193,4 +193,4 @@ def _read(path: Path, mark: str) -> dict[str, Any] | None:
 
 def _write(path: Path, mark: str, found: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, documents.to_json(documents.sealed({"fingerprint": mark, "found": found})))
+    write_atomic(path, documents.as_bytes(documents.to_json(documents.sealed({"fingerprint": mark, "found": found}))))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from dear.errors import OverwriteError
+from dear.errors import DataError, OverwriteError
 from dear.evaluation.results import CellResult
 from dear.paper import tables
 from dear.paper.figures import (
@@ -24,12 +23,21 @@ from dear.paper.plan import Experiment, Sets, results_of
 from dear.reports.page_sections import PageSection, Table, report_page, section_json, section_markdown
 from dear.roles.ablation import Ablation
 from dear.roles.rolemap import RoleMap
+from dear.storage.documents import Document, OpenRecord
 from dear.storage.files import write_atomic
 
-FORMAT, FORMAT_VERSION = "dear-paper", 2
 PAGE, RESULTS, TABLES, FIGURES = "report.html", "results.json", "tables", "figures"
 
 Kind = Literal["mini", "full"]
+
+
+class PaperResults(Document, OpenRecord):
+    """The document `results.json`: every number of a report."""
+
+    format = "dear-paper"
+    version = 2
+    noun = "paper's results"
+    error = DataError
 
 
 @dataclass(frozen=True)
@@ -148,8 +156,6 @@ def _state(found: Findings) -> list[str]:
 def results_json(found: Findings, parts: Sequence[PageSection]) -> str:
     """Every number of the report, and every cell's scores."""
     content = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
         "paper": found.kind,
         "setting": found.setting,
         "backbone": found.results[0].backbone.model_dump() if found.results else None,
@@ -157,7 +163,7 @@ def results_json(found: Findings, parts: Sequence[PageSection]) -> str:
         "parts": [section_json(part) for part in parts],
         "cells": [_cell_json(cell) for cell in found.results],
     }
-    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return PaperResults.encode(content)
 
 
 def _cell_json(cell: CellResult) -> dict[str, Any]:

@@ -47,7 +47,6 @@ from dear.paper.plan import (
 from dear.progress.stages import duration, stage
 from dear.roles.known import AUTO
 from dear.roles.rolemap import RoleMap, shipped_maps
-from dear.storage import documents
 from dear.storage.files import write_atomic
 from dear.storage.locks import check_ours, held, remove_leftovers, remove_ours
 from dear.world.catalog import DATASETS
@@ -372,7 +371,7 @@ def _on_file(order: Order, cell: Cell) -> CellResult | None:
     """A cell's result if its file seems to be of the same setting; only loading the backbone would make it sure."""
     path = order.setting(cell.protocol).out / CELLS / f"{cell.slug}.json"
     try:
-        found = CellResult.from_json(documents.read_text(path, error=DataError), where=str(path))
+        found = CellResult.read(path)
     except (OSError, UnicodeDecodeError, DearError):
         return None
     same = found.cached_views == order.cached_views and found.epochs in (None, order.epochs_of(cell))

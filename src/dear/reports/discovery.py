@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,11 +21,19 @@ from dear.roles.known import is_specialised
 from dear.roles.moments import Collected
 from dear.roles.rolemap import ROLES, Role, RoleMap, rule_file
 from dear.roles.stability import RESAMPLED, Variation
-from dear.storage import documents
+from dear.storage.documents import Document, OpenRecord, as_bytes
 from dear.storage.files import write_atomic
 
-FORMAT, FORMAT_VERSION = "dear-discovery", 1
 RECORD, PAGE = "discovery.json", "index.html"
+
+
+class DiscoveryRecord(Document, OpenRecord):
+    """The document `discovery.json`: every number that a discovery found."""
+
+    format = "dear-discovery"
+    version = 1
+    noun = "discovery record"
+    error = RolesError
 
 
 def write_discovery(
@@ -80,14 +87,12 @@ def change_rule(folder: Path, rule: Rule) -> tuple[RoleMap, str]:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    told: dict[str, Any] = {"what": "the record of a discovery", "form": FORMAT, "error": RolesError}
-    return documents.read(folder / RECORD, newest=FORMAT_VERSION, **told)[0]
+    return DiscoveryRecord.read(folder / RECORD).model_dump()
 
 
 def _put(folder: Path, record: Mapping[str, Any], rule: Rule) -> None:
     """Write the record, and the page and map of the rule that decides; the map comes last."""
-    text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    write_atomic(folder / RECORD, text.encode())
+    write_atomic(folder / RECORD, as_bytes(DiscoveryRecord.encode(record)))
     write_atomic(folder / PAGE, (folder / page_file(rule)).read_bytes())
     write_atomic(folder / ROLES, (folder / rule_file(rule)).read_bytes())
 
@@ -130,8 +135,6 @@ def _record(
         for rule, found in variations.items()
     }
     return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
         "settings": settings.model_dump(mode="json"),
         "pool": {"name": pool.name, "phrases": len(pool.phrases), "sha256": pool.sha256},
         "images": {"read": collected.whole().count, "problems": list(collected.problems)},

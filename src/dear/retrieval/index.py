@@ -7,7 +7,7 @@ Shapes: N rows, G kinds of features, E joint embedding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,12 +20,10 @@ from pydantic import Field
 from torch import Tensor
 
 from dear.errors import ConfigError, DataError, did_you_mean
-from dear.retrieval.old_index import read_old
-from dear.retrieval.segments import Columns, Entry, Segment, Stamp, columns_of, damaged, write_segment
-from dear.storage import documents
+from dear.retrieval.segments import Entry, Segment, Stamp, columns_of, damaged, write_segment
+from dear.storage.documents import Document, OpenRecord, as_bytes
 from dear.storage.files import write_atomic
 
-FORMAT, FORMAT_VERSION = "dear-index", 3
 INDEX = "index.json"
 WHOLE = "cls"
 """The kind of feature that is the image as a whole."""
@@ -41,8 +39,14 @@ PUT_TOGETHER = 16384
 """Rows of a segment that is written anew."""
 
 
-class Manifest(documents.Form):
-    """Entries of index.json."""
+class Manifest(Document, OpenRecord):
+    """The document `index.json`."""
+
+    format = "dear-index"
+    version = 3
+    noun = "search index"
+    sealed = True
+    error = DataError
 
     folder: str
     kinds: list[str] = Field(min_length=1)
@@ -202,15 +206,9 @@ class Index:
 
 def read_index(out: Path) -> Index:
     """Open an index: read its manifest and map its segments, whose columns are checked when they are first used."""
-    told: dict[str, Any] = {"what": "an index", "error": DataError}
     for _ in range(TRIES):
         try:
-            content, version = documents.read(out / INDEX, **told, form=FORMAT, newest=FORMAT_VERSION)
-            if version < FORMAT_VERSION:
-                return _converted(out, content, version)
-            form = documents.fitting(content, Manifest, where=str(out / INDEX), **told)
-            if content.get(documents.SEAL) != documents.seal(content):
-                raise damaged(out)
+            form = Manifest.read(out / INDEX)
         except OSError:
             raise DataError(
                 f"{out} holds no index: make one with 'dear search index PHOTOS --clip CLIP --out {out}'."
@@ -234,36 +232,6 @@ def _opened(out: Path, form: Manifest) -> Index:
     return index
 
 
-def _converted(out: Path, content: Mapping[str, Any], version: int) -> Index:
-    """An index of an earlier format, in memory; the next update writes it as segments."""
-    old = read_old(out, content, version)
-    form = Manifest(
-        folder=old.folder,
-        kinds=old.kinds,
-        embed=old.columns.features_GNE.shape[2],
-        parts=False,
-        lacking=[],
-        model_sha256=old.model_sha256,
-        made_by={},
-        segments=[],
-        next_number=1,
-    )
-    return Index(out, form, (Held(out, old.columns),))
-
-
-class Held(Segment):
-    """Columns in memory that are used like a segment."""
-
-    def __init__(self, folder: Path, columns: Columns) -> None:
-        self.columns, self.rows, self._folder = columns, len(columns.records_N), folder
-        self._kinds, self._embed = columns.features_GNE.shape[0], columns.features_GNE.shape[2]
-        self._parts = columns.parts()
-        self._checked = set(range(len(self._parts)))
-
-    def _column(self, number: int) -> Any:
-        return np.ascontiguousarray(self._parts[number]).reshape(-1).view(np.uint8)
-
-
 class Writer:
     """Appends to an index; whoever has one holds the folder."""
 
@@ -272,12 +240,8 @@ class Writer:
 
     @classmethod
     def continued(cls, index: Index) -> Writer:
-        """Append to an index that is there; one of an earlier format is written as a segment first."""
-        writer = cls(index.out, index.manifest)
-        for segment in index.segments:
-            if isinstance(segment, Held):
-                writer._add([write_segment(index.out, 1, segment.columns)])
-        return writer
+        """Append to an index that is there."""
+        return cls(index.out, index.manifest)
 
     def append(self, features_NGE: Tensor, stamps: Sequence[Stamp], dead: Sequence[int] = ()) -> None:
         """Add rows, and say which earlier ones no longer count; older segments stay as they are."""
@@ -291,7 +255,7 @@ class Writer:
         if index.rows - len(index) > MOST_DEAD * index.rows or (pieces > MANY and index.rows < SMALL * pieces):
             self._try(lambda: self._compact(index))
         named = {entry.file for entry in self.manifest.segments}
-        for left in (*self.out.glob("segment-*.dear"), *self.out.glob("features-*.safetensors")):
+        for left in self.out.glob("segment-*.dear"):
             if left.name not in named and left.is_file():
                 with suppress(OSError):
                     left.unlink()
@@ -314,9 +278,7 @@ class Writer:
         kept = [] if anew else self.manifest.segments
         number = max(self.manifest.next_number, 1 + max(int(entry.file[8:-5]) for entry in entries))
         self.manifest = self.manifest.model_copy(update={"segments": [*kept, *entries], "next_number": number})
-        content = {"format": FORMAT, "format_version": FORMAT_VERSION, **self.manifest.model_dump()}
-        content.pop(documents.SEAL, None)
-        write_atomic(self.out / INDEX, documents.to_json(documents.sealed(content)))
+        write_atomic(self.out / INDEX, as_bytes(Manifest.encode(self.manifest.model_dump())))
 
     def _try(self, write: Any) -> None:
         try:

@@ -29,7 +29,7 @@ from pydantic import Field
 from torch import Tensor
 
 from dear.errors import DataError
-from dear.storage.documents import Form
+from dear.storage.documents import OpenRecord
 from dear.storage.files import letters, write_atomic
 
 MAGIC = b"dearseg1"
@@ -61,7 +61,7 @@ def damaged(folder: Path) -> DataError:
     return DataError(f"The index in {folder} is damaged: make it again with 'dear search index … --overwrite'.")
 
 
-class Entry(Form):
+class Entry(OpenRecord):
     """A segment in the manifest."""
 
     file: str = Field(pattern=PATTERN)

@@ -24,14 +24,14 @@ from dear.data.images import ImageList, image_batches
 from dear.errors import CorruptArtefactError, RolesError, option
 from dear.roles.capture import contributions
 from dear.roles.textspan import Moments
-from dear.storage import documents
+from dear.storage.documents import OpenRecord
 from dear.storage.files import MEGABYTE, read_regular, sha256, write_atomic
 
 CHECKPOINT = "moments.safetensors"
 LARGEST = 65536 * MEGABYTE
 
 
-class _Form(documents.Form):
+class _State(OpenRecord):
     """What the file says about its arrays."""
 
     key: str
@@ -145,7 +145,7 @@ def _read(folder: Path, identity: dict[str, Any]) -> Collected | None:
         data = read_regular(path, most=LARGEST)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         state, arrays = json.loads(header["__metadata__"]["state"]), arrays_from_bytes(data)
-        form = documents.fitting(state, _Form, where=str(path), what="a record of moments", error=RolesError)
+        form = _State.model_validate(state)
         if (form.sha256 or _hash(arrays)) != _hash(arrays):
             raise ValueError("its content does not have the hash it was written with")
     except Exception as error:
@@ -163,7 +163,7 @@ def _read(folder: Path, identity: dict[str, Any]) -> Collected | None:
     return Collected(tuple(blocks), form.position, tuple(form.problems), gone)
 
 
-def _gone(form: _Form, identity: dict[str, Any]) -> int:
+def _gone(form: _State, identity: dict[str, Any]) -> int:
     """How many images have gone since all were read, if that is all that has changed; else 0."""
     now, before = Counter(identity["images"]), Counter(form.images)
     same = form.without_images == identity["without_images"] and form.position == len(form.images)

@@ -5,24 +5,21 @@ Layers are counted from 1, heads from 0.
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from dear.config import one_line, problems
+from dear.config import one_line
 from dear.errors import NewerFormatError, RoleMapError, did_you_mean
-from dear.storage import documents
-from dear.storage.files import is_file, is_folder, sha256, write_atomic
+from dear.storage.documents import Document, Record
+from dear.storage.files import is_file, is_folder, sha256
 
-FORMAT: Final = "dear-roles"
-FORMAT_VERSION: Final = 1
 ROLES: Final = "roles.json"
 """What a map is called in a folder."""
 CORE_ATTRIBUTES = ("color", "shape", "texture", "object", "location")
@@ -39,11 +36,7 @@ class Role(StrEnum):
     MIXED = "mixed"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class HeadRole(_Strict):
+class HeadRole(Record):
     """One head: its role, the concept that goes with it, and the evidence."""
 
     layer: int = Field(ge=1)
@@ -68,7 +61,7 @@ class HeadRole(_Strict):
         return self
 
 
-class Provenance(_Strict):
+class Provenance(Record):
     """Where a map comes from: a map belongs to one checkpoint and to the way it was found."""
 
     source: str
@@ -88,7 +81,7 @@ class Provenance(_Strict):
         return one_line(f"Provenance({self.source!r}, model={self.model!r}, rule={self.rule!r})")
 
 
-class MapRecord(_Strict):
+class MapRecord(Record):
     """Which role map a result was made with."""
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -105,11 +98,14 @@ class MapRecord(_Strict):
         return cls(sha256=sha256(files[ROLES].encode()), source=source)
 
 
-class RoleMap(_Strict):
+class RoleMap(Document):
     """The roles of all heads of the adapted layers of one backbone."""
 
-    format: Literal["dear-roles"] = FORMAT
-    format_version: Literal[1] = FORMAT_VERSION
+    format = "dear-roles"
+    version = 1
+    noun = "role map"
+    error, newer = RoleMapError, NewerFormatError
+
     attributes: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=CORE_ATTRIBUTES, min_length=1, strict=False
     )
@@ -154,35 +150,14 @@ class RoleMap(_Strict):
                 f"one of the shipped maps ({', '.join(shipped)}).{did_you_mean(str(source), shipped)}"
             )
         try:
-            return cls.from_json(documents.read_text(path, error=RoleMapError), where=str(path))
+            return cls.read(path)
         except OSError as error:
             raise RoleMapError(f"{path} cannot be read ({error.strerror}).") from None
-
-    @classmethod
-    def from_json(cls, text: str, *, where: str = "the role map") -> RoleMap:
-        """Parse and check a map; all problems are named at once."""
-        data, _ = documents.check(
-            documents.parse(text, where=where, what="a role map", error=RoleMapError),
-            where=where,
-            what="a role map",
-            form=FORMAT,
-            newest=FORMAT_VERSION,
-            error=RoleMapError,
-            newer=NewerFormatError,
-        )
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            raise RoleMapError(f"{where} is not a valid role map. {' '.join(problems(error))}") from None
-
-    def to_json(self) -> str:
-        """The map as JSON text; the same map always gives the same bytes."""
-        return json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     def save(self, path: str | Path) -> None:
         """Write the map as JSON."""
         try:
-            write_atomic(Path(path), self.to_json().encode())
+            self.write(Path(path))
         except OSError as error:
             raise RoleMapError(f"The role map cannot be written to {path}: {error.strerror or error}.") from error
 

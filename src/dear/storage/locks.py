@@ -22,12 +22,11 @@ from typing import Any, Literal, get_args
 from filelock import FileLock, Timeout
 
 from dear.errors import ConfigError, FolderBusyError, OverwriteError, option
-from dear.storage import documents
-from dear.storage.files import MEGABYTE, read_regular, shown, write_atomic
+from dear.storage.documents import Document, OpenRecord
+from dear.storage.files import MEGABYTE, read_regular, shown
 
 Kind = Literal["run", "grid", "paper", "index", "discovery", "cache"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-FORMAT, FORMAT_VERSION = "dear-folder", 1
 MARKER, LOCK = "dear-folder.json", ".dear.lock"
 BEAT, STALE = 10.0, 60.0
 """Seconds between heartbeats, and after which a holder on another machine counts as gone."""
@@ -35,37 +34,23 @@ TRIES, PAUSE = 40, 0.05
 """How often, and after how many seconds, a lock is tried again whose holder has not signed."""
 TEMPORARY = ".*.tmp"
 
-_WITHOUT_MARKER: dict[Kind, tuple[tuple[str, str], ...]] = {
-    "run": (("run.json", "dear-run"),),
-    "paper": (("results.json", "dear-paper"),),
-    "index": (("index.json", "dear-index"),),
-    "discovery": (("discovery.json", "dear-discovery"),),
-}
-"""Documents by which folders of before there were markers are known."""
+
+class Marker(Document, OpenRecord):
+    """The document that marks a folder as ours and says what it is."""
+
+    format = "dear-folder"
+    version = 1
+    noun = "folder marker"
+    error = ConfigError
+
+    kind: Kind
 
 
 def kind_of(folder: Path) -> Kind | None:
-    """What a folder of ours is, by its marker or, if it is older than markers, by its main document."""
+    """What a folder of ours is, by its marker; None for any other folder."""
     with suppress(OSError, ConfigError):
-        content, _ = documents.read(
-            folder / MARKER, what="a marker", form=FORMAT, newest=FORMAT_VERSION, error=ConfigError
-        )
-        return next((kind for kind in KINDS if kind == content.get("kind")), None)
-    for kind, named in _WITHOUT_MARKER.items():
-        if any(_has_format(folder / name, form) for name, form in named):
-            return kind
-    cells = sorted((folder / "cells").glob("*.json"))
-    return "grid" if cells and _has_format(cells[0], "dear-cell") else None
-
-
-def _has_format(path: Path, form: str) -> bool:
-    """Whether a file is a document of a format, of any version."""
-    with suppress(OSError, ConfigError):
-        content = documents.parse(
-            documents.read_bytes(path, error=ConfigError), where="", what="a document", error=ConfigError
-        )
-        return isinstance(content, dict) and content.get("format") == form
-    return False
+        return Marker.read(folder / MARKER).kind
+    return None
 
 
 def check_ours(folder: Path, kind: Kind, *, resume: bool, overwrite: bool) -> None:
@@ -127,7 +112,7 @@ def _mark(folder: Path, kind: Kind, lock: Path) -> None:
         _sign(lock)
         remove_leftovers(folder)
         if kind_of(folder) is None:
-            write_atomic(folder / MARKER, documents.to_json(_marker(kind)))
+            Marker(kind=kind).write(folder / MARKER)
     except OSError as error:
         raise OverwriteError(
             f"The folder {folder} cannot be written ({error.strerror}): make room or check its permissions, and resume "
@@ -142,7 +127,7 @@ def mark(folder: Path, kind: Kind) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / MARKER).exists() and not _content(folder):
-        write_atomic(folder / MARKER, documents.to_json(_marker(kind)))
+        Marker(kind=kind).write(folder / MARKER)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -162,10 +147,6 @@ def remove_ours(folder: Path, names: Iterable[str]) -> None:
             path.unlink(missing_ok=True)
         elif path.is_dir():
             shutil.rmtree(path)
-
-
-def _marker(kind: Kind) -> dict[str, Any]:
-    return {"format": FORMAT, "format_version": FORMAT_VERSION, "kind": kind}
 
 
 def _sign(path: Path) -> None:

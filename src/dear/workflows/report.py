@@ -63,7 +63,7 @@ def write_report(
     tested = data_of_run(folder, data, data_root)
     model = model or load(folder, device=local_device(device))
     halves = evaluate_halves(model, tested, workers=workers)
-    metrics = read_metrics(folder, list(halves[0].adapted.weights))
+    metrics = read_metrics(folder)
     page = Path(out) if out is not None else folder / PAGE
     write_result(page, run_html(run_page(model, tested, description, metrics, halves, workers=workers)))
     return Report(page, score_rows(halves, model, everything=False), verdict_sentences(halves))
