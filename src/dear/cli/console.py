@@ -121,7 +121,8 @@ def _plain_help(command: Any) -> None:
         if getattr(one, "is_flag", False):
             without_value(one)
         elif one.param_type_name == "argument":
-            name = (one.metavar or one.name.upper()).strip("[]")
+            name = one.metavar or one.name.upper()
+            name = name[1:-1] if name.startswith("[") and name.endswith("]") else name  # but not "[RUN] IMAGE"
             usage = name if one.required else f"[{name}]"
             one.metavar, one.get_usage_pieces, one.display_type_rich = name, lambda ctx, u=usage: [u], lambda ctx: None
     help_option = command.get_help_option
