@@ -1,4 +1,4 @@
-"""Strict settings: unknown names and impossible values are refused, all at once, in the user's words."""
+"""`Settings`: base class of all settings. Unknown names and invalid values are reported together, in one error."""
 
 from __future__ import annotations
 
@@ -14,67 +14,67 @@ MOST_NAMED = 10
 
 
 class Former(NamedTuple):
-    """What a setting was called before, and each former value with today's."""
+    """Former name of a setting, and pairs of former and current values."""
 
     name: str
     values: tuple[tuple[Any, Any], ...]
 
 
 class Settings(BaseModel):
-    """Base of every settings object: immutable, strict, and refused with a `ConfigError`."""
+    """Immutable, strictly validated settings; invalid values raise `ConfigError`."""
 
     former: ClassVar[Mapping[str, Former]] = {}
-    """Settings that had another name, by today's. Files hold the former ones, and so do fingerprints, for ever."""
+    """Renamed settings, by current name. Fingerprints always use the first name, and files may contain it."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
     def __init__(self, **values: Any) -> None:
-        """Check the values; every problem is named in one error."""
-        told = named_now(type(self), values)
-        for hint in renamings(values, told):
+        """Validate the values; all problems are reported in one error."""
+        current = named_now(type(self), values)
+        for hint in renamings(values, current):
             warnings.warn(hint, DearWarning, stacklevel=2)
         try:
-            super().__init__(**told)
+            super().__init__(**current)
         except ValidationError as error:
             raise ConfigError(" ".join(problems(error, type(self).model_fields))) from None
 
     def first_named(self, exclude: Collection[str] = ()) -> dict[str, Any]:
-        """Plain values under the names that the settings had first, for hashes, which renaming must not change."""
+        """Plain values under the first names of the settings, for hashes, which a renaming must not change."""
         return named_first(type(self), self.model_dump(mode="json", exclude=set(exclude)))
 
     def __repr__(self) -> str:
-        """What is not at its default, in one line."""
+        """The settings that differ from their defaults, in one line."""
         fields = type(self).model_fields
-        told = [
+        changed = [
             f"{name}={getattr(self, name)!r}"
             for name, one in fields.items()
             if getattr(self, name) != one.get_default(call_default_factory=True)
         ]
-        return one_line(f"{type(self).__name__}({', '.join(told)})")
+        return one_line(f"{type(self).__name__}({', '.join(changed)})")
 
     __str__ = __repr__
 
 
 def named_now(settings: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that may stand under former names, under today's; what is none of the former values stays as it is."""
-    told = dict(values)
+    """Values under the current names of their settings; a value that never existed under a former name is unchanged."""
+    current = dict(values)
     for name, (before, pairs) in settings.former.items():
-        found = next((new for old, new in pairs if before in told and told[before] is old), None)
-        if found is not None and name not in told:
-            told = {name if key == before else key: found if key == before else one for key, one in told.items()}
-    return told
+        value = next((new for old, new in pairs if before in current and current[before] is old), None)
+        if value is not None and name not in current:
+            current = {name if key == before else key: value if key == before else one for key, one in current.items()}
+    return current
 
 
 def named_first(settings: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values under today's names, under those that the settings had first."""
-    told = dict(values)
+    """Values with current names under the first names of their settings."""
+    first = dict(values)
     for name, (before, pairs) in settings.former.items():
-        if name in told:
-            value = told.pop(name)
-            told[before] = next((old for old, new in pairs if new == value), value)
-    return told
+        if name in first:
+            value = first.pop(name)
+            first[before] = next((old for old, new in pairs if new == value), value)
+    return first
 
 
 def renamings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -84,22 +84,22 @@ def renamings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def one_line(text: str, most: int = 160) -> str:
-    """A text that fits a line, cut if it must be."""
+    """A text as one line, truncated to `most` characters."""
     flat = " ".join(text.split())
     return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
 
 def whole_number(name: str, value: object, *, least: int = 0) -> int:
-    """An argument that counts something."""
+    """Return an argument that must be a whole number; anything else raises `ConfigError`."""
     if type(value) is not int or value < least:
         raise ConfigError(f"{name} is {value!r}, but must be a whole number from {least} on.")
     return value
 
 
 def problems(error: ValidationError, known: Iterable[str] = ()) -> list[str]:
-    """Each problem of a validation as a sentence, or the first few of very many."""
-    sentences, found = [], error.errors(include_url=False)
-    for item in found[:MOST_NAMED]:
+    """A sentence for each problem of a validation; after the first few, only the number of the others."""
+    sentences, errors = [], error.errors(include_url=False)
+    for item in errors[:MOST_NAMED]:
         where = ".".join(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ").rstrip(".")
         if item["type"] in ("tuple_type", "missing", "too_long") and (usual := _usual_list(known, item["loc"])):
@@ -111,12 +111,12 @@ def problems(error: ValidationError, known: Iterable[str] = ()) -> list[str]:
             sentences.append(f"{where} is {_short(item['input'])}: {message[:1].lower()}{message[1:]}.")
         else:
             sentences.append(f"{where}: {message}." if where else f"{message}.")
-    more = len(found) - MOST_NAMED
+    more = len(errors) - MOST_NAMED
     return [*sentences, *([f"There are {more} more problems."] if more > 0 else [])]
 
 
 def _usual_list(known: Iterable[str], loc: Sequence[int | str]) -> str:
-    """The default of the field that a problem is in, if that is a list."""
+    """The default of the field with the problem, if the default is a list."""
     field = known.get(str(loc[0])) if isinstance(known, Mapping) and loc else None
     default = getattr(field, "default", None)
     return _short(list(default)) if isinstance(default, tuple) and default else ""

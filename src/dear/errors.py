@@ -1,7 +1,7 @@
-"""Every error the library raises on purpose: a `DearError` that is also the standard exception one would expect.
+"""Exceptions of the library, and helpers for their messages. Each is a `DearError` and a matching built-in exception.
 
-A message says what is wrong, where, and what to do next, in one sentence. What to do is said in the language of the
-place: `option(roles="MAP")` is `--roles MAP` on the command line and `roles='MAP'` in Python.
+A message is one sentence: what is wrong, where, and what to do next. Options are written as the user writes them:
+`option(roles="MAP")` is `--roles MAP` on the command line and `roles='MAP'` in Python.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 
 _typed = False
-"""Whether a person types commands; otherwise they write Python."""
+"""Whether messages are for the command line; otherwise they are for Python."""
 
 
 class DearError(Exception):
-    """Base of every error that DeAR raises for invalid input or an unsuitable environment."""
+    """Base class of all errors that DeAR raises for invalid input or an unsuitable environment."""
 
 
 class DearWarning(UserWarning):
@@ -24,11 +24,11 @@ class DearWarning(UserWarning):
 
 
 class ConfigError(DearError, ValueError):
-    """A setting has a value it cannot have."""
+    """A setting is unknown or has an invalid value."""
 
 
 class BackboneError(DearError, ValueError):
-    """A backbone is unknown, unsupported, or named with the wrong weights."""
+    """A backbone is unknown or unsupported, or its weights do not fit it."""
 
 
 class HubError(DearError, ConnectionError):
@@ -40,15 +40,15 @@ class RoleMapError(DearError, ValueError):
 
 
 class RolesError(DearError, ValueError):
-    """The roles of heads cannot be found from what was given."""
+    """The roles of heads cannot be determined from the input."""
 
 
 class MissingExtraError(DearError, ImportError):
-    """An optional part of the library needs packages that are not installed."""
+    """A feature needs optional packages that are not installed."""
 
 
 class DataError(DearError, ValueError):
-    """A data set is missing, incomplete or not in the layout it should have."""
+    """A data set is missing, incomplete or in an unexpected layout."""
 
 
 class ImageError(DearError, ValueError):
@@ -60,15 +60,15 @@ class ClassListError(DearError, ValueError):
 
 
 class CacheError(DearError, OSError):
-    """A cache on disk cannot be read, written or used for what is asked."""
+    """A cache on disk cannot be read or written, or does not fit the request."""
 
 
 class InputError(DearError, ValueError):
-    """Images or labels do not have the form the backbone reads."""
+    """Images or labels have the wrong type, shape or device."""
 
 
 class TrainingError(DearError, RuntimeError):
-    """A training cannot continue."""
+    """Training cannot continue."""
 
 
 class CheckpointError(DearError, RuntimeError):
@@ -76,7 +76,7 @@ class CheckpointError(DearError, RuntimeError):
 
 
 class ArtefactError(DearError, ValueError):
-    """A saved adapter cannot be used; its children say why."""
+    """A saved adapter cannot be used; subclasses give the reason."""
 
 
 class CorruptArtefactError(ArtefactError):
@@ -84,7 +84,7 @@ class CorruptArtefactError(ArtefactError):
 
 
 class ForeignArtefactError(ArtefactError):
-    """The folder holds something that DeAR did not write."""
+    """The folder was not written by DeAR."""
 
 
 class NewerFormatError(ArtefactError):
@@ -92,24 +92,24 @@ class NewerFormatError(ArtefactError):
 
 
 class BackboneMismatchError(ArtefactError):
-    """The adapter was trained on another backbone than the one at hand."""
+    """The adapter was trained on a different backbone."""
 
 
 class OverwriteError(ArtefactError, FileExistsError):
-    """Saving would replace something else."""
+    """Saving would overwrite existing files."""
 
 
 class FolderBusyError(DearError, RuntimeError):
-    """Another process writes in the folder."""
+    """Another process is writing to the folder."""
 
 
 REFUSALS = (ConfigError, RoleMapError, BackboneError, HubError, MissingExtraError, ClassListError, TrainingError)
-"""How a method says, in one sentence, that it cannot be run as it was asked for."""
+"""Errors with which a method refuses a run that it does not support."""
 
 
 @contextmanager
 def typed(commands: bool = True) -> Iterator[None]:
-    """Have messages speak of options instead of arguments, in all threads."""
+    """Within this context, write messages for the command line instead of Python, in all threads."""
     global _typed
     before, _typed = _typed, commands
     try:
@@ -119,12 +119,12 @@ def typed(commands: bool = True) -> Iterator[None]:
 
 
 def is_typed() -> bool:
-    """Whether messages speak to someone who types commands."""
+    """Whether messages are written for the command line."""
     return _typed
 
 
 def option(**values: object) -> str:
-    """Options with their values as one gives them here: `--clip NAME --resume`, or `clip='NAME', resume=True`."""
+    """Options with values, as the user writes them: `--clip NAME --resume`, or `clip='NAME', resume=True`."""
     if not _typed:
         return ", ".join(f"{name}={value!r}" for name, value in values.items())
     names = {name: f"--{name.replace('_', '-')}" for name in values}
@@ -132,14 +132,14 @@ def option(**values: object) -> str:
 
 
 def setting(**values: object) -> str:
-    """Settings of a method as one gives them here: `--set mask=all_mixed`, or `mask='all_mixed'`."""
+    """Settings of a method, as the user writes them: `--set mask=all_mixed`, or `mask='all_mixed'`."""
     if not _typed:
         return option(**values)
     return " ".join(f"--set {name}={_word(value)}" for name, value in values.items())
 
 
 def backbone(name: str, pretrained: str | None = None) -> str:
-    """A backbone as one asks for it here: `--clip NAME --pretrained TAG`, or `load_clip('NAME', pretrained='TAG')`."""
+    """A backbone, as the user writes it: `--clip NAME --pretrained TAG`, or `load_clip('NAME', pretrained='TAG')`."""
     weights = {} if pretrained is None else {"pretrained": pretrained}
     if _typed:
         return option(clip=name, **weights)
@@ -151,7 +151,7 @@ def _word(value: object) -> str:
 
 
 def did_you_mean(word: object, known: Iterable[str], *, most: int = 3) -> str:
-    """Return ' Did you mean …?' with the nearest known words, or an empty text if none is near."""
+    """Return " Did you mean …?" with the most similar known words, or "" if none is similar."""
     lowered = {name.lower(): name for name in known}
     near = [lowered[match] for match in get_close_matches(str(word).lower(), lowered, n=most, cutoff=0.7)]
     return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

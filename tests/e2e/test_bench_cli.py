@@ -156,7 +156,7 @@ BAD = {
     "shots": (["--shots", "0"], "--shots '0' is not a comma-separated list of whole numbers from 1 on"),
     "method": (["--methods", "deer"], "No method is called 'deer'. Did you mean 'dear'?"),
     "data": (["--data", "caltech-101"], "There is no data set 'caltech-101'"),
-    "root": (["--data", "dtd"], "say which with --data-root FOLDER"),
+    "root": (["--data", "dtd"], "name it with --data-root FOLDER"),
     "absent": (["--data", "dtd", "--data-root", "ROOT"], "DTD is not in ROOT: put it in ROOT/dtd. Get dtd-r1.0.1"),
     "both": (["--resume", "--overwrite"], "choose one of them"),
 }

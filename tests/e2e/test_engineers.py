@@ -139,7 +139,7 @@ def test_photos_of_phones_are_counted_and_named(dear_, place, tmp_path, monkeypa
     photos = make_photos(tmp_path / "photos", ["ant", "bee"], 3)
     for name in ("ant/one.HEIC", "ant/two.heif", "bee/raw.dng", "bee/._hidden.heic"):
         (photos / name).write_bytes(b"a photo")
-    sentence = "3 photos are passed over in .* such as ant/one.HEIC (2 of them HEIC, read with pip install"
+    sentence = "3 photos are skipped in .* such as ant/one.HEIC (2 of them HEIC, read with pip install"
     code, out, err = dear_("data", "check", photos)
     assert code == 0
     assert "is in order: 2 classes, 6 train" in out
@@ -147,7 +147,7 @@ def test_photos_of_phones_are_counted_and_named(dear_, place, tmp_path, monkeypa
         assert part in out
     code, out, err = dear_("predict", place / "run", photos)
     assert (code, len(out.splitlines())) == (0, 6)
-    assert "3 photos are passed over in" in err
+    assert "3 photos are skipped in" in err
     assert (
         'it is a HEIC photo, which is read with pip install "dear-vlm[heic]"'
         in dear_("predict", place / "run", photos / "ant" / "one.HEIC")[2]

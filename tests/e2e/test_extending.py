@@ -207,7 +207,7 @@ def test_data_sets_of_a_catalogue(fresh, dear_, tmp_path):
         ("{}", "it must be a list of objects"),
         ('[{"name": "x"}]', "Entry 1 .* folder: Field required. layout: Field required."),
         ('[{"name": "x", "folder": "a", "layout": "heap"}]', "layout is 'heap': input should be 'split file'"),
-        ('[{"name": "x", "folder": "../a", "layout": "list"}]', "it must lie below the data folder"),
+        ('[{"name": "x", "folder": "../a", "layout": "list"}]', "it must be below the data folder"),
         ('[{"name": "imagenet", "folder": "a", "layout": "list"}]', "The data set name 'imagenet' .* is taken"),
     ],
 )
@@ -232,7 +232,7 @@ def test_data_sets_of_other_packages(fresh, tmp_path, monkeypatch):
         "a {}.",
         ("ant", "bee", "cow"),
     )
-    with pytest.raises(DataError, match=r"others_data:wrong gives no dear\.data\.dataset\.Dataset"):
+    with pytest.raises(DataError, match=r"others_data:wrong must return a dear\.data\.dataset\.Dataset"):
         dear.open_dataset("wrong")
     with pytest.raises(DataError, match="The data set 'gone' cannot be opened by others_data:gone"):
         dear.open_dataset("gone")

@@ -100,7 +100,7 @@ def test_class_folders_that_are_no_words_get_names(dear_, tmp_path, tiny_folders
     clip = ("--clip", f"local-dir:{tiny_folders['shallow']}", "--pretrained", "random", "--method", "zero_shot")
     train = ("train", photos, *clip, "--shots", 2)
     err = dear_(*train, "--out", tmp_path / "one")[2]
-    assert "note: 2 of 3 classes have no words for names, such as 'n01440764', and CLIP reads names" in err
+    assert "note: 2 of 3 class names are codes, such as 'n01440764', but CLIP needs words" in err
     assert "--names FILE" in err
     (tmp_path / "names.txt").write_text("n01440764 tench\nn01443537\tgoldfish, Carassius\n")
     code, _, err = dear_(*train, "--names", tmp_path / "names.txt", "--out", tmp_path / "two")
@@ -114,9 +114,9 @@ def test_class_folders_that_are_no_words_get_names(dear_, tmp_path, tiny_folders
     ("content", "sentence"),
     [
         ("a", "needs a folder and its name in every line, but one is 'a' alone"),
-        ("dog hound", "photos has no class 'dog' to name"),
+        ("dog hound", "photos has no class 'dog' to rename"),
         ("ant bee", "Two classes of photos would be called 'bee'"),
-        ("", "is no list of names"),
+        ("", "is not a list of names"),
     ],
 )
 def test_names_that_cannot_be_used(tmp_path, content, sentence):
@@ -154,7 +154,7 @@ def test_one_more_class_from_the_command_line(dear_, tmp_path, tiny_folders, mon
     assert code == 0, err
     assert "6 images, 3 classes" in out or "6 photos" in out
     assert dear_("predict", "new", "red_panda")[0] == 0
-    assert "has a class 'red panda' already" in dear_("train", photos, *more, "--add-class", "red_panda,red_panda")[2]
+    assert "already has a class 'red panda'" in dear_("train", photos, *more, "--add-class", "red_panda,red_panda")[2]
 
 
 def test_an_added_class_is_tested_where_others_are(tmp_path):

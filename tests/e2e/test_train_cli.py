@@ -330,7 +330,7 @@ BAD = {
     "set": (["train", "PHOTOS", "--out", "OUT", "--set", "beta"], "--set 'beta' is not NAME=VALUE"),
     "lr": (["train", "PHOTOS", "--out", "OUT", "--lr", "0"], "lr is 0.0"),
     "precision": (["train", "PHOTOS", "--out", "OUT", "--precision", "fp64"], "precision is 'fp64'"),
-    "no root": (["train", "dtd", "--out", "OUT"], "say which with --data-root FOLDER"),
+    "no root": (["train", "dtd", "--out", "OUT"], "name it with --data-root FOLDER"),
     "absent": (["train", "dtd", "--out", "OUT", "--data-root", "EMPTY"], "DTD is not in"),
     "one class": (["train", "ONE", "--out", "OUT"], "has only one class folder, ant"),
     "empty class": (["train", "HOLLOW", "--out", "OUT"], "bee has no images: add some, or remove the folder."),

@@ -13,20 +13,20 @@ from helpers import build
     [
         ([], "a {}", "The class list is empty: give at least one class name."),
         ("cat", "a {}", "The class list is the single word 'cat': give a list, such as ['cat']."),
-        (["cat", " "], "a {}", "Class names must be words, but ' ' is among them."),
-        (["cat", 3], "a {}", "Class names must be words, but 3 is among them."),
+        (["cat", " "], "a {}", "Class names must be words, but one of them is ' '."),
+        (["cat", 3], "a {}", "Class names must be words, but one of them is 3."),
         (["b", "a", "b"], "a {}", "Class names appear twice: b; give each class one name of its own."),
         (
             ["cat"],
             "a photo",
-            "The template 'a photo' must hold '{}' exactly once, where the class name goes, as in 'a photo of a {}.'.",
+            "The template 'a photo' must contain '{}' exactly once, in place of the class name, as in 'a photo of",
         ),
-        ({"cat", "dog"}, "a {}", "The class list is a set: give a list, whose order is the labels' order."),
+        ({"cat", "dog"}, "a {}", "The class list is a set: give a list in the order of the labels."),
         (3, "a {}", "The class list is a int: give a list"),
         (None, "a {}", "The class list is a NoneType: give a list"),
         (["cat", "\ud800"], "a {}", "Class names must be words, but"),
         (["cat", "dog <end_of_text>"], "a {}", "Class names must be words, but"),
-        (["cat"], "{} {}", "The template '{} {}' must hold '{}' exactly once, where the class name goes, as in"),
+        (["cat"], "{} {}", "The template '{} {}' must contain '{}' exactly once, in place of the class name, as in"),
     ],
 )
 def test_refused(names, template, message):

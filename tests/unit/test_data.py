@@ -140,7 +140,10 @@ def test_lists(tmp_path, kind):
         (lambda root: class_folders(root, ["hot dog", "hot_dog"]), "name the same class"),
         (lambda root: [class_folders(root, ["a", "b"]), (root / "c").mkdir()], "has no images: add some, or remove"),
         (lambda root: picture(root / "1.png"), "is not a folder of class folders"),
-        (lambda root: class_folders(root, ["cat"]), "has only one class folder, cat: add a folder for every class"),
+        (
+            lambda root: class_folders(root, ["cat"]),
+            "has only one class folder, cat: add a folder for every other class",
+        ),
     ],
     ids=["case", "underscore", "empty class", "flat", "one class"],
 )
@@ -179,7 +182,7 @@ def test_a_data_set_says_where_it_is_from(tmp_path, monkeypatch):
 def test_names_that_do_not_exist():
     with pytest.raises(DataError, match=r"There is no data set 'caltech-101', .* Did you mean 'caltech101'\?"):
         open_dataset("caltech-101")
-    with pytest.raises(DataError, match="say which with data_root='FOLDER'"):
+    with pytest.raises(DataError, match="name it with data_root='FOLDER'"):
         open_dataset("dtd")
     with pytest.raises(DataError, match=r"DTD is not in nowhere: put it in nowhere/dtd\. Get dtd-r1\.0\.1"):
         open_dataset("dtd", "nowhere")
@@ -232,7 +235,7 @@ def test_aircraft(tmp_path):
     assert data.class_names == ("707-320", "A310")
     assert data.open(data.test[1].id).size == (8, 8)
     (root / "images_variant_val.txt").write_text("0000001 A999")
-    with pytest.raises(DataError, match=r"names a variant that variants\.txt does not have"):
+    with pytest.raises(DataError, match=r"names a variant that is missing in variants\.txt"):
         open_dataset("fgvc_aircraft", tmp_path)
 
 

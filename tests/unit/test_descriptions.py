@@ -41,7 +41,7 @@ def test_read_from_a_file_and_from_a_mapping(file):
         ('{"a b": ["x"], "a_b": ["y"]}', "describes the class 'a b' twice"),
         ('{"a": "x"}', "'a' needs a list"),
         ('{"a": []}', "'a' needs a list of 1 to 1000 sentences"),
-        ('{"a": ["x", 3]}', "3, said of 'a', is not a sentence"),
+        ('{"a": ["x", 3]}', "3, in the list of 'a', is not a sentence"),
         ('{"a": ["  "]}', "is not a sentence"),
         ('{"a": ["<end_of_text>"]}', "is not a sentence"),
         ("[" * 100_000, "not valid JSON"),
@@ -75,9 +75,9 @@ def test_all_classes_or_none(file):
     assert with_descriptions(dataset, None) is dataset
     assert with_descriptions(dataset, file).classes().sentences()[1] == tuple(TOLD["green thing"])
     some = {"red thing": ["It is red."], "grean thing": ["It is green."]}
-    with pytest.raises(DataError, match=r"without 2 of the 3 classes of toy, such as 'green thing'.*'grean thing'"):
+    with pytest.raises(DataError, match=r"lack 2 of the 3 classes of toy, such as 'green thing'.*'grean thing'"):
         with_descriptions(dataset, some)
-    with pytest.raises(DataError, match="without 3 of the 3"):
+    with pytest.raises(DataError, match="lack 3 of the 3"):
         with_descriptions(dataset, {"cat": ["It purrs."]})
     assert with_descriptions(dataset, {"cat": ["It purrs."]}, required=False) is dataset
 

@@ -111,7 +111,7 @@ def test_wrong_images(fitted, images, sentence):
         ),
         ({"classes": "cat"}, "The class list is the single word 'cat'"),
         ({"classes": []}, "The class list is empty"),
-        ({"template": "a photo"}, "must hold '{}' exactly once"),
+        ({"template": "a photo"}, "must contain '{}' exactly once"),
     ],
 )
 def test_wrong_choices(fitted, photos, changes, sentence):
@@ -136,7 +136,7 @@ def test_wrong_choices(fitted, photos, changes, sentence):
         ({"betta": 0.5}, "There is no setting 'betta'. Did you mean 'beta'?"),
         ({"mask": "mixed"}, "mask is 'mixed'"),
         ({"mask": "roles"}, "There is no role map for"),
-        ({"template": "no place"}, "must hold '{}' exactly once"),
+        ({"template": "no place"}, "must contain '{}' exactly once"),
         ({"resume": True, "overwrite": True, "out": "OUT"}, "choose one of them"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The paper's data sets as declarations, and folders and lists of one's own.
+"""Declarations of the paper's data sets, and data sets of the user: folders, lists, catalogues.
 
 The declarations follow CoOp's directory layout and split files; prompts are those of the paper's supplement, Table 4.
 """
@@ -35,13 +35,13 @@ from dear.storage.files import shown
 
 Layout = Literal["split file", "imagenet", "imagenet folders", "imagenet numbers", "aircraft", "class folders", "list"]
 _ADDED: dict[Path, dict[str, Declaration]] = {}
-"""Catalogues of the user's own."""
+"""Catalogues that the user added."""
 
 
 class Declaration(Settings):
-    """A data set: where it lies, how it is read, what it should hold, where it comes from.
+    """Declaration of a data set: its folder, its layout, the number of its images, and how to obtain it.
 
-    Ours say everything; those of a user's own catalogue need only name, folder and layout.
+    The built-in declarations fill in every field; an entry of a user's catalogue needs only name, folder and layout.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
@@ -49,11 +49,11 @@ class Declaration(Settings):
     name: str = Field(pattern=r"^[\w.-]+$")
     title: str = ""
     folder: str = Field(min_length=1)
-    """Below the data folder; in a catalogue of one's own, below the catalogue's folder."""
+    """Path below the data folder; in a user's catalogue, below the folder of the catalogue."""
     images: str = ""
     layout: Layout
     split_file: str | None = None
-    """The split file, or the list of paths and labels, in the folder."""
+    """The split file, or the list of paths and labels, below `folder`."""
     template: str = DEFAULT_TEMPLATE
     classes: int | None = None
     train: int | None = None
@@ -66,22 +66,22 @@ class Declaration(Settings):
     url: str = ""
     """Its page."""
     base: Path | None = None
-    """What the folder lies below, if not the data folder."""
+    """The folder that contains `folder`, if it is not the data folder."""
 
     @field_validator("folder", "images", "split_file")
     @classmethod
-    def _stays_below(cls, place: str | None) -> str | None:
-        if place is not None and (Path(place).is_absolute() or ".." in Path(place).parts):
-            raise ValueError("it must lie below the data folder")
-        return place
+    def _stays_below(cls, path: str | None) -> str | None:
+        if path is not None and (Path(path).is_absolute() or ".." in Path(path).parts):
+            raise ValueError("it must be below the data folder")
+        return path
 
     @property
     def how_to_get(self) -> str:
-        """Where it comes from, in sentences."""
+        """Instructions for obtaining the data set."""
         return f"{self.get} Its page: {self.url}" if self.url else self.get
 
     def files(self) -> list[str]:
-        """How it lies below the data folder, one line per part."""
+        """Its files and folders below the data folder, one line each."""
         inside = {
             "split file": [f"{self.images or '.'}/…, as the split file names them", self.split_file or ""],
             "imagenet": [f"{self.images}/train/n01440764/….JPEG", f"{self.images}/val/n01440764/….JPEG"],
@@ -94,40 +94,40 @@ class Declaration(Settings):
 
 
 def declarations() -> dict[str, Declaration]:
-    """The paper's fifteen data sets, and those of added catalogues, by name."""
+    """The paper's fifteen data sets and those of added catalogues, by name."""
     text = (resources.files("dear") / "assets" / "datasets" / "catalog.json").read_text(encoding="utf-8")
     rows = [Declaration(**row) for row in json.loads(text)]
     return {row.name: row for row in rows} | {name: row for one in _ADDED.values() for name, row in one.items()}
 
 
 def add_catalog(file: str | Path) -> tuple[str, ...]:
-    """Make the data sets of a JSON file known by name; folders in it lie beside it. Returns the names.
+    """Register the data sets of a JSON file, and return their names; folders are relative to the file.
 
-    The file is a list of declarations: name, folder, layout, and whatever else is worth saying.
+    The file is a list of declarations: name, folder, layout and, optionally, the other fields of `Declaration`.
     """
     path = Path(file).resolve()
-    told: dict[str, Any] = {"where": str(file), "what": "a catalogue of data sets", "error": DataError}
+    context: dict[str, Any] = {"where": str(file), "what": "a catalogue of data sets", "error": DataError}
     try:
-        rows = documents.parse(documents.read_bytes(path, error=DataError), **told)
+        rows = documents.parse(documents.read_bytes(path, error=DataError), **context)
     except OSError as error:
         raise DataError(f"The catalogue {file} cannot be read ({error.strerror or error}).") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"{file} is not a catalogue of data sets: it must be a list of objects with name and folder.")
-    found: dict[str, Declaration] = {}
+    added: dict[str, Declaration] = {}
     for number, row in enumerate(rows, start=1):
         try:
             one = Declaration(**{**row, "base": path.parent})
         except ConfigError as error:
             raise DataError(f"Entry {number} of {file} cannot be used. {error}") from None
-        if one.name in found or any(one.name in known for at, known in _catalogs().items() if at != path):
+        if one.name in added or any(one.name in known for at, known in _catalogs().items() if at != path):
             raise DataError(f"The data set name {one.name!r} in {file} is taken: choose another name.")
-        found[one.name] = one.model_copy(update={"title": one.title or one.name})
-    _ADDED[path] = found
-    return tuple(found)
+        added[one.name] = one.model_copy(update={"title": one.title or one.name})
+    _ADDED[path] = added
+    return tuple(added)
 
 
 def added_catalogs() -> tuple[Path, ...]:
-    """The catalogues that were added to this process."""
+    """The catalogues that have been added in this process."""
     return tuple(_ADDED)
 
 
@@ -144,7 +144,7 @@ def open_files(path: Path, template: str | None = None) -> Dataset:
 
 
 def read_declared(one: Declaration, root: Path) -> Read:
-    """Read a declared data set's lists, without opening any image."""
+    """Read the image lists of a declared data set, without opening any image."""
     folder = (one.base or root) / one.folder
     if not folder.is_dir():
         raise DataError(f"{one.title} is not in {one.base or root}: put it in {folder}. {one.how_to_get}".rstrip())
@@ -163,10 +163,10 @@ def read_declared(one: Declaration, root: Path) -> Read:
 def open_declared(one: Declaration, root: Path, template: str | None = None) -> Dataset:
     """Open a declared data set below the folder `root`."""
     read, images = read_declared(one, root), (one.base or root) / one.folder / one.images
-    if one.base is not None and one.layout != "split file":  # which has renamed its own
+    if one.base is not None and one.layout != "split file":  # a split file contains its own class names
         read = read._replace(class_names=tuple(one.rename.get(name, name) for name in read.class_names))
-    found = _dataset(one.name, read, template or one.template, images)
-    return replace(found, source=one.name, root=None if one.base else str(root.resolve()))
+    dataset = _dataset(one.name, read, template or one.template, images)
+    return replace(dataset, source=one.name, root=None if one.base else str(root.resolve()))
 
 
 def _dataset(name: str, read: Read, template: str, images: Path) -> Dataset:
@@ -183,7 +183,7 @@ def _dataset(name: str, read: Read, template: str, images: Path) -> Dataset:
     known: dict[str, tuple[tuple[int, ...], str]] = {}
 
     def content(item_id: str) -> str:
-        """Read once, and again if the file was touched in any way: nobody can set the time of the last change."""
+        """Hash of a file, computed again only if its status changed; the status change time cannot be set by users."""
         try:
             facts = (images / item_id).stat()
         except OSError:

@@ -1,4 +1,4 @@
-"""Is a data set there, and whole? Counts against the declaration, missing files, broken images."""
+"""Check a data set: compare its counts with the declaration, and report missing files and unreadable images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_NAMED = 5
 
 @dataclass
 class Health:
-    """What was found; `problems` is empty where all is well."""
+    """Result of a check; `problems` is empty if the data set is complete."""
 
     name: str
     classes: int = 0
@@ -26,7 +26,7 @@ class Health:
 
 
 def is_present(one: Declaration, root: Path) -> bool:
-    """Whether a declared data set can be read, without looking at its images."""
+    """Whether the image lists of a declared data set can be read; images are not opened."""
     try:
         read_declared(one, root)
     except DataError:
@@ -42,7 +42,7 @@ def check_dataset(
     decode: bool = True,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Health:
-    """Open every image of a data set once (or only look whether it is there) and compare the counts."""
+    """Compare the counts of a data set with its declaration, and open every image (or only check that it exists)."""
     health = Health(name)
     try:
         data = open_it()
@@ -67,7 +67,7 @@ def _compare_counts(health: Health, declared: Declaration) -> None:
     for split, count in expected.items():
         if count is not None and health.counts[split] != count:
             health.notes.append(
-                f"{health.counts[split]:,} {split} images, but the whole of {declared.title} has {count:,}: a subset."
+                f"{health.counts[split]:,} {split} images, but {declared.title} has {count:,}: this is a subset."
             )
 
 

@@ -1,4 +1,4 @@
-"""A data set: class names, a prompt template, and items in three splits, each opened by its id."""
+"""`Dataset`: class names, a prompt template and items in three splits. Images are opened by their id when needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 
 
 class Item(NamedTuple):
-    """One image: an id that its data set can open, and the number of its class."""
+    """One image: the id by which its data set opens it, and its class label."""
 
     id: str
     label: int
@@ -25,7 +25,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images of named classes. Splits that a data set does not have are empty."""
+    """Labelled images in the splits train, val and test. Missing splits are empty."""
 
     name: str
     class_names: tuple[str, ...]
@@ -35,44 +35,48 @@ class Dataset:
     test: tuple[Item, ...]
     open: Callable[[str], Image.Image] = field(repr=False)
     fingerprint: Callable[[str], str] = field(repr=False, default=lambda item_id: "")
-    """Tells whether an image has changed, without opening it."""
+    """Text that changes when an image changes, made without opening the image."""
     content: Callable[[str], str] | None = field(repr=False, default=None)
-    """Hash of an image's bytes, for results that must not outlive it; by default the fingerprint."""
+    """Hash of an image's bytes, for results that are invalid once the image changes; by default the fingerprint."""
     source: str = ""
-    """What `open_dataset` finds it by again: its name, or the full path of its folder or list."""
+    """Argument for `open_dataset` that opens this data set again: its name, or the full path of its folder or list."""
     root: str | None = None
-    """The folder that it lies below, where the name alone does not say it."""
+    """The data folder, for data sets that are found by name below one."""
     descriptions: Mapping[str, tuple[str, ...]] | None = field(repr=False, default=None)
-    """Sentences about each class, if some were given."""
+    """Sentences about each class; None if there are none."""
 
     renamed: Mapping[str, str] | None = field(repr=False, default=None)
-    """Names that were given to folders, if some were."""
+    """Class names that replace folder names; None if there are none."""
     added: tuple[str, ...] = field(repr=False, default=())
-    """Folders whose images were added as further classes."""
+    """Folders that were added as further classes."""
 
     def content_of(self, item_id: str) -> str:
-        """What an image is, whatever it is called and whenever it was copied."""
+        """Hash of an image's content, independent of its name and of file times."""
         return (self.content or self.fingerprint)(item_id)
 
     def __repr__(self) -> str:
-        """Counts instead of every item."""
+        """Counts instead of all items."""
         counts = ", ".join(f"{len(self.split(split)):,} {split}" for split in SPLITS)
         return f"Dataset({self.name}: {len(self.class_names)} classes, {counts})"
 
     def split(self, name: str) -> tuple[Item, ...]:
-        """One split by name."""
+        """The items of a split."""
         if name not in SPLITS:
-            raise ConfigError(f"There is no split {name!r}: the splits are {', '.join(SPLITS)}.")
+            raise ConfigError(f"There is no split {name!r}: choose {', '.join(SPLITS)}.")
         items: tuple[Item, ...] = getattr(self, name)
         return items
 
+    def names_in(self, labels: range) -> tuple[str, ...]:
+        """Class names of a range of labels, such as those of one half (`dear.data.splits.labels_of`)."""
+        return self.class_names[labels.start : labels.stop]
+
     def classes(self, names: Sequence[str] | None = None) -> ClassList:
-        """The classes, or some of them, with everything that is known about them."""
+        """The class list, or a part of it, with template and descriptions."""
         listed = self.class_names if names is None else names
         return class_list(listed, self.template, dataset=self.name, descriptions=self.descriptions)
 
     def images(self, items: Sequence[Item]) -> ImageList:
-        """Items as a list of images."""
+        """The images of items."""
         ids = tuple(item.id for item in items)
 
         def content(index: int) -> str:
@@ -82,5 +86,5 @@ class Dataset:
 
 
 def in_order(items: Sequence[Item]) -> tuple[Item, ...]:
-    """Items by class and id: an order that no directory listing can change."""
+    """Items sorted by class and id, so that the order does not depend on the file system."""
     return tuple(sorted(items, key=lambda item: (item.label, item.id)))

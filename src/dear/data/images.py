@@ -1,4 +1,4 @@
-"""Images from anywhere: find them in a folder, open them safely, hand them out in batches."""
+"""Find images in a folder, open them safely, and read them in batches."""
 
 from __future__ import annotations
 
@@ -25,48 +25,48 @@ from dear.storage.files import MEGABYTE, NotRegularError, letters, read_regular,
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
 HEIC = {".heic", ".heif"}
-"""Photos of iPhones, which the extra `heic` reads."""
+"""File endings of iPhone photos, which need the extra `heic`."""
 RAW = {".avif", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"}
-"""Photos that are not read at all, and told of."""
+"""File endings of photos that are skipped and reported."""
 INSTALL_HEIC = 'pip install "dear-vlm[heic]"'
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "MPO")
-"""The only decoders that ever see a file: none of them starts a program, as the one for EPS would."""
+"""The only decoders that are used; none of them starts another program, as the EPS decoder does."""
 LARGEST_FILE = 512 * MEGABYTE
 LONGEST_SIDE = 50_000
-"""Pixels of an image's longer side; a strip of a million pixels is no photograph and breaks every resize."""
+"""Most pixels of an image's longer side; a strip of a million pixels is not a photograph and cannot be resized."""
 
 
 @dataclass(frozen=True)
 class ImageList:
-    """Named images that are opened one by one; an image that cannot be read raises `ImageError` when it is opened."""
+    """Named images, opened one at a time; opening an unreadable image raises `ImageError`."""
 
     names: tuple[str, ...]
     open: Callable[[int], Image.Image]
     source: str = ""
-    """Where they come from: lists with the same names from different places are different lists."""
+    """Origin of the images: lists with the same names from different folders are different lists."""
     content: Callable[[int], str] | None = None
-    """Hash of an image's bytes, if it has any: a result that rests on an image must not outlive it."""
+    """Returns the hash of an image's bytes, so that results are recomputed when an image changes."""
 
     def __repr__(self) -> str:
-        """A count instead of every name."""
+        """The count instead of all names."""
         return f"ImageList({len(self.names):,} images{f' of {self.source}' if self.source else ''})"
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of images."""
         return len(self.names)
 
     @property
     def sha256(self) -> str:
-        """Identity of the list: where it comes from, its names in order, and what the images are."""
+        """Hash of the list: its origin, its names in order, and the content of the images."""
         content = [] if self.content is None else [self.content(index) for index in range(len(self))]
         return sha256(letters("\n".join([self.source, *self.names, *content])))
 
     def remembering(self) -> ImageList:
-        """The same list, which reads the bytes of each image once, however often it is asked what the image is."""
+        """The same list with cached content hashes, so that the bytes of each image are hashed only once."""
         return self if self.content is None else replace(self, content=cache(self.content))
 
     def marks(self) -> list[str]:
-        """A short mark of each image: its name and what it is."""
+        """A short hash of each image's name and content."""
         content = self.content or (lambda index: "")
         return [sha256(letters(f"{name}\n{content(index)}"))[:16] for index, name in enumerate(self.names)]
 
@@ -84,7 +84,7 @@ class ImageList:
 
 
 def folder_images(folder: str | Path) -> ImageList:
-    """All images below a folder, in the order of their paths, whatever order the disk lists them in."""
+    """All images below a folder, sorted by path."""
     root = Path(folder)
     if not root.is_dir():
         raise ImageError(f"{root} is not a folder: give a folder with images in it or below it.")
@@ -94,9 +94,9 @@ def folder_images(folder: str | Path) -> ImageList:
     )
     if not paths:
         others = passed_over_sentence(root)
-        told = f" {others}" if others else ""
+        note = f" {others}" if others else ""
         raise ImageError(
-            f"There are no images in {root}: give a folder with {', '.join(sorted(readable_suffixes()))} files.{told}"
+            f"There are no images in {root}: give a folder with {', '.join(sorted(readable_suffixes()))} files.{note}"
         )
     names = tuple(p.relative_to(root).as_posix() for p in paths)
     return ImageList(
@@ -105,7 +105,7 @@ def folder_images(folder: str | Path) -> ImageList:
 
 
 def content_of(path: Path) -> str:
-    """Hash of a file's bytes; a file that cannot be read has none."""
+    """Hash of a file's bytes; "missing" if the file cannot be read."""
     try:
         return sha256(read_regular(path, most=LARGEST_FILE))
     except OSError:
@@ -113,61 +113,64 @@ def content_of(path: Path) -> str:
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file's name is that of an image; hidden files, such as a Mac's `._photo.jpg`, are none."""
+    """Whether a file name has the ending of an image; hidden files, such as `._photo.jpg` on a Mac, do not count."""
     return not name.startswith(".") and Path(name).suffix.lower() in readable_suffixes()
 
 
 def readable_suffixes() -> set[str]:
-    """How names of images end that can be read here."""
+    """File endings of images that can be read with the installed packages."""
     return SUFFIXES | HEIC if reads_heic() else SUFFIXES
 
 
 @cache
 def reads_heic() -> bool:
-    """Whether photos of iPhones can be read: whether the extra `heic` is installed."""
+    """Whether iPhone photos can be read, that is, whether the extra `heic` is installed."""
     return find_spec("pillow_heif") is not None
 
 
 @cache
 def _formats() -> tuple[str, ...]:
-    """The decoders that may see a file."""
+    """The decoders that may be used."""
     if not reads_heic():
         return FORMATS
     import_module("pillow_heif").register_heif_opener()
-    return ("HEIF", *FORMATS)  # before MPO, which Pillow has no decoder for by that name: it is JPEG's
+    return (
+        "HEIF",
+        *FORMATS,
+    )  # before MPO, for which Pillow registers no decoder of that name: the JPEG decoder reads it
 
 
 def passed_over(folder: Path) -> list[str]:
-    """Photos below a folder, by their names there, that look like photos but cannot be read here."""
+    """Relative paths of the photos below a folder whose format cannot be read here."""
     wanted = (HEIC | RAW) - readable_suffixes()
-    found = (Path(at, name) for at, _, names in os.walk(folder) for name in names if not name.startswith("."))
-    return sorted(one.relative_to(folder).as_posix() for one in found if one.suffix.lower() in wanted)
+    files = (Path(at, name) for at, _, names in os.walk(folder) for name in names if not name.startswith("."))
+    return sorted(one.relative_to(folder).as_posix() for one in files if one.suffix.lower() in wanted)
 
 
 def passed_over_sentence(folder: Path) -> str | None:
-    """What to say of photos that are passed over; None if there are none."""
+    """A sentence about the photos that are skipped; None if there are none."""
     names = passed_over(folder)
     if not names:
         return None
     heic = [name for name in names if Path(name).suffix.lower() in HEIC]
     how = f"{len(heic)} of them HEIC, read with {INSTALL_HEIC}" if heic else "convert them to JPEG"
     are = "photo is" if len(names) == 1 else "photos are"
-    return f"{len(names)} {are} passed over in {shown(folder)}, such as {shown(names[0])} ({how})."
+    return f"{len(names)} {are} skipped in {shown(folder)}, such as {shown(names[0])} ({how})."
 
 
 def open_image(path: Path) -> Image.Image:
-    """An image as upright RGB; anything wrong with it is one sentence.
+    """Open an image file as upright RGB; any problem raises `ImageError` with one sentence.
 
-    Only regular files of a sensible size are read, and only the named formats are decoded.
+    Only regular files of limited size are read, and only the formats above are decoded.
     """
     try:
         return _decoded(read_regular(path, most=LARGEST_FILE))
-    except Exception as error:  # decoders raise all sorts of things over damaged files
+    except Exception as error:  # decoders raise many kinds of errors for damaged files
         raise ImageError(f"{shown(path)} cannot be read: {_reason(path, error)}.") from error
 
 
 def decode_image(data: bytes, name: str) -> Image.Image:
-    """The same from the bytes of a file; `name` is for the sentence if they are none of an image."""
+    """Decode the bytes of an image file as upright RGB; `name` is used in the error message."""
     try:
         return _decoded(bytes(data))
     except Exception as error:
@@ -206,11 +209,11 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """The first frame of an opened image as a viewer shows it: upright, 8 bits per channel, white where transparent."""
+    """The first frame of an image as a viewer shows it: upright, 8 bits per channel, white where transparent."""
     image.load()
     try:
         image = ImageOps.exif_transpose(image)
-    except Exception:  # noqa: BLE001  # broken EXIF does not make the pixels wrong
+    except Exception:  # noqa: BLE001  # the pixels are valid even if the EXIF data is broken
         image = image.copy()
     if image.mode.startswith("I") or image.mode == "F":
         return _eight_bits(image).convert("RGB")
@@ -221,7 +224,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Gray of 16 or 32 bits or of floating point, scaled by what its type or its largest value says is white."""
+    """Convert gray of 16 or 32 bits or floating point to 8 bits; white is the type's maximum or the largest value."""
     values = np.nan_to_num(np.asarray(image, dtype=np.float64))
     largest = values.max(initial=0.0)
     if image.mode.startswith("I;16"):
@@ -235,7 +238,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 @dataclass(frozen=True)
 class ImageBatch:
-    """Readable images of one stretch of a list, and what could not be read."""
+    """The readable images of a range of a list, and the problems of the others."""
 
     start: int
     stop: int
@@ -253,9 +256,9 @@ def image_batches(
     workers: int = 2,
     what: str = "reading images",
 ) -> Iterator[ImageBatch]:
-    """Batches from `start` on, their borders at multiples of `size`; the next one is read while one is used.
+    """Yield batches from `start` on, with limits at multiples of `size`; the next batch is read in the background.
 
-    `what` names the work for whoever waits: a batch counts as done when the next one is asked for.
+    `what` is the label of the progress display; a batch counts as done when the next one is requested.
     """
     whole_number("batch_size", size, least=1)
     whole_number("workers", workers)
@@ -265,7 +268,7 @@ def image_batches(
             return preprocess(images.open(index))
         except ImageError as error:
             return error
-        except Exception as error:  # noqa: BLE001  # one image never ends the job of all
+        except Exception as error:  # noqa: BLE001  # one bad image must not stop the others
             return ImageError(f"{shown(images.names[index])} cannot be used: {type(error).__name__}: {error}")
 
     def submit(first: int) -> list[Any]:

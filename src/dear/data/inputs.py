@@ -1,4 +1,4 @@
-"""Images as a person gives them to a function: paths, pictures, bytes of files, arrays of pixels; one or several."""
+"""Convert what a caller passes as images (paths, PIL images, bytes, arrays, tensors) to an `ImageList`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dear.errors import InputError
 
 
 def image_list(images: object, purpose: str) -> ImageList:
-    """Images of any kind as a list that opens them one by one; `purpose` begins the sentence about anything else."""
+    """An `ImageList` of one image or several, of any supported kind; `purpose` begins the error message."""
     if isinstance(images, np.ndarray | torch.Tensor):
         images = list(images) if images.ndim == 4 else [images]
     if isinstance(images, str | Path | Image.Image | bytes | bytearray | memoryview):
@@ -40,17 +40,17 @@ def image_list(images: object, purpose: str) -> ImageList:
 
 
 def _picture(pixels: np.ndarray[Any, Any] | torch.Tensor, index: int, purpose: str) -> Image.Image:
-    """An array of pixels as a picture: numpy's with channels last, torch's with channels first."""
-    told = f"{pixels.dtype} {tuple(pixels.shape)}"
+    """A PIL image from pixels: channels last for numpy arrays, channels first for tensors."""
+    description = f"{pixels.dtype} {tuple(pixels.shape)}"
     if isinstance(pixels, torch.Tensor):
-        found = pixels.detach().cpu()
-        if found.is_floating_point() and found.numel() and bool(((found >= 0) & (found <= 1)).all()):
-            found = (255 * found).round().to(torch.uint8)
-        values = found.movedim(0, -1).numpy() if found.ndim == 3 and found.dtype == torch.uint8 else np.empty(0)
+        tensor = pixels.detach().cpu()
+        if tensor.is_floating_point() and tensor.numel() and bool(((tensor >= 0) & (tensor <= 1)).all()):
+            tensor = (255 * tensor).round().to(torch.uint8)
+        values = tensor.movedim(0, -1).numpy() if tensor.ndim == 3 and tensor.dtype == torch.uint8 else np.empty(0)
     else:
         values = pixels
     channels = values.shape[2] if values.ndim == 3 else 1
     if values.dtype != np.uint8 or values.ndim not in (2, 3) or channels not in (1, 3, 4) or not values.size:
-        raise InputError(f"{purpose}, but number {index} is {told}.")
-    values = np.ascontiguousarray(values)  # a copy of its own is made below: the array may change later
+        raise InputError(f"{purpose}, but number {index} is {description}.")
+    values = np.ascontiguousarray(values)  # copied below, because the caller may change the array later
     return Image.fromarray(values[..., 0] if values.ndim == 3 and channels == 1 else values).copy()

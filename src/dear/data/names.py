@@ -1,4 +1,4 @@
-"""Names of classes for a prompt: folders that are no words get other names, and further classes can be added."""
+"""Class names: replace folder names that are codes by words, and add folders as further classes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dear.storage.files import as_folder, letters, sha256
 
 FILLERS = {"class", "cls", "label", "category", "id", "no", "nr", "number", "folder", "img", "image", "n", "c"}
 """Words that say nothing about a class if a number follows."""
-HELD = 4
-"""One in so many images of an added class is tested, if the data set has test images of its own."""
+TEST_EVERY = 4
+"""One in four images of an added class becomes a test image, if the data set has test images."""
 
 
 def unspoken(names: Sequence[str]) -> list[str]:
-    """The class names that say nothing to a text tower: numbers and codes, such as n01440764, 003 or class_12."""
+    """Class names without meaning for a text tower: numbers and codes, such as n01440764, 003 or class_12."""
     return [name for name in names if _is_code(name)]
 
 
@@ -34,18 +34,18 @@ def _is_code(name: str) -> bool:
 
 
 def unspoken_sentence(names: Sequence[str]) -> str | None:
-    """What to say of such names; None if there are none."""
-    found = unspoken(names)
-    if not found:
+    """A hint about class names that are codes; None if there are none."""
+    codes = unspoken(names)
+    if not codes:
         return None
     return (
-        f"{len(found)} of {len(names)} classes have no words for names, such as {found[0]!r}, and CLIP reads names: "
-        f"say what they are with --names FILE (names=…), one line per class: {found[0]} golden retriever."
+        f"{len(codes)} of {len(names)} class names are codes, such as {codes[0]!r}, but CLIP needs words: "
+        f"give the names with --names FILE (names=…), one line per class, as in '{codes[0]} golden retriever'."
     )
 
 
 def read_names(source: str | Path | Mapping[str, str]) -> dict[str, str]:
-    """Names by folder, from a mapping, a JSON object, or a text file with a folder and its name per line."""
+    """Read class names by folder, from a mapping, a JSON file, or a text file with a folder and a name per line."""
     if isinstance(source, Mapping):
         return _checked(source, "names")
     path = Path(source)
@@ -65,39 +65,39 @@ def read_names(source: str | Path | Mapping[str, str]) -> dict[str, str]:
 
 def _checked(content: Any, where: str) -> dict[str, str]:
     if not isinstance(content, Mapping) or not content:
-        raise DataError(f'{where} is no list of names: write one line per class, such as "n01440764 tench".')
+        raise DataError(f'{where} is not a list of names: write one line per class, such as "n01440764 tench".')
     if bad := [name for pair in content.items() for name in pair if not is_wording(name)]:
         raise DataError(f"{where}: {bad[0]!r} cannot be the name of a class.")
     return {str(folder): str(name) for folder, name in content.items()}
 
 
 def with_names(dataset: Dataset, names: str | Path | Mapping[str, str] | None) -> Dataset:
-    """The data set with other names for some of its classes; a folder that it does not have is refused."""
+    """The data set with new names for some of its classes; raises `DataError` for an unknown class."""
     if names is None:
         return dataset
-    told = {_words(folder): name for folder, name in read_names(names).items()}
+    new_names = {_words(folder): name for folder, name in read_names(names).items()}
     known = [_words(name) for name in dataset.class_names]
-    if strange := [folder for folder in told if folder not in known]:
-        raise DataError(f"{dataset.name} has no class {strange[0]!r} to name.{did_you_mean(strange[0], known)}")
-    named = tuple(told.get(_words(name), name) for name in dataset.class_names)
+    if unknown := [folder for folder in new_names if folder not in known]:
+        raise DataError(f"{dataset.name} has no class {unknown[0]!r} to rename.{did_you_mean(unknown[0], known)}")
+    named = tuple(new_names.get(_words(name), name) for name in dataset.class_names)
     if len(set(named)) < len(named):
         twice = next(name for name in named if named.count(name) > 1)
         raise DataError(f"Two classes of {dataset.name} would be called {twice!r}: give each a name of its own.")
-    return replace(dataset, class_names=named, renamed={**(dataset.renamed or {}), **told})
+    return replace(dataset, class_names=named, renamed={**(dataset.renamed or {}), **new_names})
 
 
 def with_class(dataset: Dataset, folder: str | Path) -> Dataset:
-    """The data set with one more class: the images of a folder, which bears its name; it comes last.
+    """The data set with the images of a folder as a further class, which is last and has the folder's name.
 
-    All its images may be drawn for training; if the data set has test images, one in four of them is tested instead.
+    All its images are training images; if the data set has a test split, one in four becomes a test image.
     """
-    place = as_folder(folder)
-    images, name = folder_images(place), _words(place.resolve().name)
+    path = as_folder(folder)
+    images, name = folder_images(path), _words(path.resolve().name)
     if name.lower() in (known.lower() for known in dataset.class_names):
-        raise DataError(f"{dataset.name} has a class {name!r} already: put the images there, or rename the folder.")
-    label, start = len(dataset.class_names), f"{place.resolve().name}/"
+        raise DataError(f"{dataset.name} already has a class {name!r}: put the images there, or rename the folder.")
+    label, start = len(dataset.class_names), f"{path.resolve().name}/"
     items = [Item(start + one, label) for one in images.names]
-    tested = [item for item in items if dataset.test and sha256(letters(item.id))[:8] < f"{2**32 // HELD:08x}"]
+    tested = [item for item in items if dataset.test and sha256(letters(item.id))[:8] < f"{2**32 // TEST_EVERY:08x}"]
     train = [item for item in items if item not in set(tested)]
     return replace(
         dataset,
@@ -105,16 +105,16 @@ def with_class(dataset: Dataset, folder: str | Path) -> Dataset:
         train=in_order([*dataset.train, *train]),
         test=in_order([*dataset.test, *tested]),
         open=_either(dataset.open, images, start, lambda index: images.open(index)),
-        fingerprint=_either(dataset.fingerprint, images, start, lambda index: _mark(place / images.names[index])),
-        content=_either(dataset.content_of, images, start, lambda index: content_of(place / images.names[index])),
-        added=(*dataset.added, str(place.resolve())),
+        fingerprint=_either(dataset.fingerprint, images, start, lambda index: _mark(path / images.names[index])),
+        content=_either(dataset.content_of, images, start, lambda index: content_of(path / images.names[index])),
+        added=(*dataset.added, str(path.resolve())),
     )
 
 
 def _either(of_dataset: Any, images: ImageList, start: str, of_folder: Any) -> Any:
-    """What the data set says of its own items, and the folder of its."""
-    places = {start + name: index for index, name in enumerate(images.names)}
-    return lambda item_id: of_folder(places[item_id]) if item_id in places else of_dataset(item_id)
+    """A function of an item's id that uses `of_folder` for the added images and `of_dataset` for all others."""
+    added = {start + name: index for index, name in enumerate(images.names)}
+    return lambda item_id: of_folder(added[item_id]) if item_id in added else of_dataset(item_id)
 
 
 def _mark(path: Path) -> str:

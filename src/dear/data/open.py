@@ -1,4 +1,4 @@
-"""One function that opens any data set: the paper's or the world's by name, a folder, or a list."""
+"""`open_dataset`: open any data set by name, from a folder of class folders, or from a list of images."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from dear.storage.files import as_folder, is_file, is_folder
 
 LISTS = (".csv", ".json")
 PROVIDERS = ("dear.world.datasets",)
-"""Modules of this package with named data sets: `dataset_names()`, `open_named(name)` and their `CLIP`."""
+"""Modules of this package that provide named data sets by `dataset_names()`, `open_named(name)` and `CLIP`."""
 GROUP = "dear.datasets"
-"""Entry points of other packages: NAME = "module:function"."""
+"""Entry point group in which other packages register data sets: NAME = "module:function"."""
 
 
 def dataset_names() -> tuple[str, ...]:
-    """Every data set that has a name: the paper's, those of added catalogues, the world's, and other packages'."""
+    """Names of all data sets: the paper's, those of added catalogues, the world's, and those of other packages."""
     provided = [name for one in _providers() for name in one.dataset_names()]
     return (*declarations(), *provided, *(point.name for point in entry_points(group=GROUP)))
 
@@ -39,20 +39,20 @@ def open_dataset(
     names: str | Path | Mapping[str, str] | None = None,
     add_class: Sequence[str | Path] = (),
 ) -> Dataset:
-    """Open a data set: a name (the paper's below `root`, or the world's), a folder of class folders, or a list.
+    """Open a data set by name (the paper's below `root`, or the world's), a folder of class folders, or a list.
 
     Args:
-        source: which one.
-        root: folder that holds the paper's data sets.
+        source: its name, its folder, or a .csv or .json list of images.
+        root: folder that contains the paper's data sets.
         template: the prompt around a class name.
         descriptions: sentences about every class, as a mapping or a JSON file.
-        names: what classes are called whose folders are no words: a mapping, or a file with one per line.
-        add_class: folders of images, each a further class by its name.
+        names: class names for folders that are named by codes: a mapping, or a file with one per line.
+        add_class: folders of images, each added as a class with the folder's name.
     """
-    found = with_names(_opened(source, root, template), names)
+    dataset = with_names(_opened(source, root, template), names)
     for folder in add_class:
-        found = with_class(found, folder)
-    return with_descriptions(found, descriptions)
+        dataset = with_class(dataset, folder)
+    return with_descriptions(dataset, descriptions)
 
 
 def _opened(source: str | Path, root: str | Path | None, template: str | None) -> Dataset:
@@ -65,12 +65,12 @@ def _opened(source: str | Path, root: str | Path | None, template: str | None) -
     name, path = str(source), Path(source)
     for provider in _providers():
         if name in provider.dataset_names():
-            found: Dataset = provider.open_named(name)
-            return replace(found, template=template or found.template)
+            dataset: Dataset = provider.open_named(name)
+            return replace(dataset, template=template or dataset.template)
     known = declarations()
     if name in known:
         if root is None and known[name].base is None:
-            raise DataError(f"{name} lies below a data folder: say which with {option(data_root='FOLDER')}.")
+            raise DataError(f"{name} is read from a data folder: name it with {option(data_root='FOLDER')}.")
         return open_declared(known[name], as_folder(root or "."), template)
     if is_folder(path) or (is_file(path) and path.suffix.lower() in LISTS):
         return open_files(path, template)
@@ -81,41 +81,43 @@ def _opened(source: str | Path, root: str | Path | None, template: str | None) -
 
 
 def _others(point: EntryPoint, root: Path | None, template: str | None) -> Dataset:
-    """A data set of another package: its entry point names a function that takes the data folder, or None."""
+    """Open a data set of another package; its entry point is a function of the data folder, which may be None."""
     try:
-        found = point.load()(root)
+        dataset = point.load()(root)
     except DearError:
         raise
     except Exception as error:
         raise DataError(
             f"The data set {point.name!r} cannot be opened by {point.value} ({type(error).__name__}: {error})."
         ) from error
-    if not isinstance(found, Dataset):
-        raise DataError(f"{point.value} gives no dear.data.dataset.Dataset, but an object of {type(found).__name__}.")
-    return replace(found, name=point.name, source=point.name, template=template or found.template)
+    if not isinstance(dataset, Dataset):
+        raise DataError(
+            f"{point.value} must return a dear.data.dataset.Dataset, but returns a {type(dataset).__name__}."
+        )
+    return replace(dataset, name=point.name, source=point.name, template=template or dataset.template)
 
 
 def opened(data: str | Path | Dataset, root: str | Path | None = None, template: str | None = None) -> Dataset:
-    """A data set by name or place, or one that is open already, with another prompt if one is given."""
+    """Open a data set by name or path, or take one that is open; `template` replaces its prompt template."""
     if isinstance(data, Dataset):
         return replace(data, template=data.template if template is None else template)
     return open_dataset(data, root, template=template)
 
 
 def refuse_inside(dataset: Dataset, *outputs: Path | None) -> None:
-    """Refuse to write inside the data folder, where a folder becomes a class."""
+    """Raise `DataError` for an output folder inside the data folder, where it would become a class."""
     data = Path(dataset.source) if dataset.source else None
     if data is None or not is_folder(data):
         return
     for folder in outputs:
         if folder is not None and data.resolve() in folder.resolve().parents:
             raise ConfigError(
-                f"{folder} lies inside the data folder {data} and would become a class: choose another folder."
+                f"{folder} is inside the data folder {data} and would become a class: choose another folder."
             )
 
 
 def own_clip(source: str | Path | Dataset) -> str | None:
-    """The CLIP that a data set was made for, if it was made for one: the default backbone for it."""
+    """The default backbone of a data set that was made for one CLIP; None for all others."""
     name = source.source if isinstance(source, Dataset) else str(source)
     return next((one.CLIP for one in _providers() if name in one.dataset_names()), None)
 

@@ -1,4 +1,4 @@
-"""Readers for the layouts in which data sets come: split files, class folders, lists."""
+"""Readers of data set layouts: split files, class folders, and CSV or JSON lists."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dear.storage.files import NotRegularError, read_regular
 
 IGNORED_FOLDERS = {"BACKGROUND_Google", "Faces_easy"}
 PATHS, LABELS = ("path", "file", "image", "filename"), ("label", "class", "classname", "name")
-"""What the columns of a CSV list may be called."""
+"""Accepted names of the columns of a CSV list."""
 
 
 class Read(NamedTuple):
-    """What a reader found: class names in label order, and items whose ids are paths below the image folder."""
+    """Result of a reader: class names in label order, and items whose ids are paths below the image folder."""
 
     class_names: tuple[str, ...]
     train: tuple[Item, ...] = ()
@@ -31,7 +31,7 @@ class Read(NamedTuple):
 
 
 def read_split_file(path: Path, rename: Mapping[str, str] | None = None) -> Read:
-    """CoOp's `split_zhou_*.json`: for each split, rows of path, label and class name."""
+    """Read CoOp's `split_zhou_*.json`: for each split, rows of path, label and class name."""
     content = _json(path)
     names: dict[int, str] = {}
     splits: dict[str, list[Item]] = {}
@@ -54,7 +54,7 @@ def _is_split_row(row: Any) -> bool:
 
 
 def read_imagenet(folder: Path) -> Read:
-    """ImageNet: `images/train` and `images/val` with one folder per class, named in `classnames.txt`."""
+    """Read ImageNet: `images/train` and `images/val` with one folder per class, named in `classnames.txt`."""
     names = read_class_names(folder / "classnames.txt")
     folders = sorted(names)
     train, test = (_class_folders(folder / "images", part, folders) for part in ("train", "val"))
@@ -62,7 +62,7 @@ def read_imagenet(folder: Path) -> Read:
 
 
 def read_imagenet_variant(folder: Path, images: str) -> Read:
-    """A test set with ImageNet's class folders, or some of them; other classes are left out of the list."""
+    """Read a test set with ImageNet's class folders, or some of them; classes without a folder are left out."""
     names = read_class_names(folder / "classnames.txt")
     present = [f for f in sorted(names) if (folder / images / f).is_dir()]
     if not present:
@@ -71,14 +71,14 @@ def read_imagenet_variant(folder: Path, images: str) -> Read:
 
 
 def read_imagenet_numbered(folder: Path, images: str) -> Read:
-    """ImageNetV2: class folders are numbers in the order of `classnames.txt`."""
+    """Read ImageNetV2: class folders are numbers in the order of `classnames.txt`."""
     names = read_class_names(folder / "classnames.txt")
     numbers = [str(label) for label in range(len(names))]
     return Read(tuple(names.values()), test=_class_folders(folder, images, numbers, keep_part=False))
 
 
 def read_aircraft(folder: Path) -> Read:
-    """FGVCAircraft: `variants.txt` and `images_variant_{train,val,test}.txt`."""
+    """Read FGVCAircraft: `variants.txt` and `images_variant_{train,val,test}.txt`."""
     names = _lines(folder / "variants.txt")
     place = {name: number for number, name in enumerate(names)}
     splits = []
@@ -88,33 +88,35 @@ def read_aircraft(folder: Path) -> Read:
         try:
             splits.append(in_order([Item(f"{image}.jpg", place[name]) for image, name in rows]))
         except (KeyError, ValueError):
-            raise DataError(f"{path} names a variant that variants.txt does not have.") from None
+            raise DataError(
+                f"{path} names a variant that is missing in variants.txt: extract both files again."
+            ) from None
     return Read(tuple(names), *splits)
 
 
 def read_class_folders(folder: Path) -> Read:
-    """Any folder of class folders: all images are both training and test candidates, by the class folder's name.
+    """Read a folder of class folders, named after their classes; all images are candidates for training and testing.
 
-    With `train` and `test` (and `val`) folders inside, each holds its own class folders.
+    If it contains `train` and `test` (and `val`) folders, each of them contains class folders.
     """
     parts = [part for part in ("train", "val", "test") if (folder / part).is_dir()]
     if "train" in parts and "test" in parts:
         names = sorted({f.name for part in parts for f in (folder / part).iterdir() if _is_class(f)})
-        found = {part: _class_folders(folder, part, names) for part in parts}
-        return Read(_spoken(names), **found)
+        splits = {part: _class_folders(folder, part, names) for part in parts}
+        return Read(_spoken(names), **splits)
     names = sorted(f.name for f in folder.iterdir() if _is_class(f))
     if len(names) == 1:
-        raise DataError(f"{folder} has only one class folder, {names[0]}: add a folder for every class to tell apart.")
+        raise DataError(f"{folder} has only one class folder, {names[0]}: add a folder for every other class.")
     if not names:
         raise DataError(
-            f"{folder} is not a folder of class folders: put each class's images into a folder of its name."
+            f"{folder} is not a folder of class folders: put the images of each class into a folder with its name."
         )
     items = _class_folders(folder.parent, folder.name, names, keep_part=False)
     return Read(_spoken(names), train=items)
 
 
 def read_list(path: Path) -> Read:
-    """A CSV or JSON list of (path, label): labels are class names, paths are below the list's folder."""
+    """Read a CSV or JSON list of (path, label): labels are class names, paths are relative to the list's folder."""
     rows = _json(path) if path.suffix.lower() == ".json" else _csv(path)
     try:
         pairs = [_pair(row) for row in rows]
@@ -138,7 +140,7 @@ def _pair(row: Any) -> tuple[str, str]:
 
 
 def read_class_names(path: Path) -> dict[str, str]:
-    """`classnames.txt`: one folder and its class name per line, in file order."""
+    """Read `classnames.txt`: one folder and its class name per line, in file order."""
     rows = [line.split(" ", 1) for line in _lines(path)]
     if not rows or any(len(row) != 2 for row in rows):
         raise DataError(f"{path} needs a folder and a class name in every line.")
@@ -146,7 +148,7 @@ def read_class_names(path: Path) -> dict[str, str]:
 
 
 def _class_folders(root: Path, part: str, folders: Sequence[str], *, keep_part: bool = True) -> tuple[Item, ...]:
-    """Images of class folders below root/part; ids start with the part where several parts share an image folder."""
+    """Images of class folders below root/part; with `keep_part`, ids begin with the part."""
     if not (root / part).is_dir():
         raise DataError(f"{root / part} does not exist: put the images there.")
     items = []
@@ -154,9 +156,9 @@ def _class_folders(root: Path, part: str, folders: Sequence[str], *, keep_part: 
         names = _image_names(root / part / folder)
         if not names:
             others = passed_over_sentence(root / part / folder)
-            told = f" {others}" if others else ""
+            note = f" {others}" if others else ""
             raise DataError(
-                f"The class folder {root / part / folder} has no images: add some, or remove the folder.{told}"
+                f"The class folder {root / part / folder} has no images: add some, or remove the folder.{note}"
             )
         start = f"{part}/" if keep_part else ""
         items += [Item(f"{start}{folder}/{name}", label) for name in names]
@@ -164,7 +166,7 @@ def _class_folders(root: Path, part: str, folders: Sequence[str], *, keep_part: 
 
 
 def _image_names(folder: Path) -> list[str]:
-    """Names of the images in a folder; a link that leads nowhere counts, and is unreadable."""
+    """Names of the images in a folder, broken links included: they count as unreadable images."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entry.name for entry in entries if is_image_name(entry.name) and not entry.is_dir())
@@ -179,7 +181,7 @@ def _is_class(folder: Path) -> bool:
 
 
 def _spoken(folders: Sequence[str]) -> tuple[str, ...]:
-    """Folder names as words; two that read the same are refused."""
+    """Folder names as words; raises `DataError` if two of them become the same."""
     _refuse_same(folders, "folders")
     return tuple(_words(folder) for folder in folders)
 
@@ -206,7 +208,7 @@ def _json(path: Path) -> Any:
 
 
 def _csv(path: Path) -> list[Any]:
-    """Rows of (path, label); with a header, columns are found by their names, in any order and case."""
+    """Rows of (path, label); with a header, the columns may be in any order and in any case."""
     try:
         rows = [
             row for row in csv.reader(io.StringIO(_text(path), newline=""), strict=True) if any(map(str.strip, row))
@@ -226,19 +228,19 @@ def _csv(path: Path) -> list[Any]:
     if not is_image_name(Path(rows[0][0]).name):
         raise DataError(
             f"{path} begins with {', '.join(rows[0][:3])!r}, which is neither an image nor a header with the columns "
-            f"path and label: name them so."
+            f"path and label: add such a header."
         )
     return rows
 
 
 def _text(path: Path) -> str:
-    """The content of a text file in UTF-8, without a byte-order mark."""
+    """Content of a UTF-8 text file, without a byte-order mark."""
     try:
         return read_regular(path).decode("utf-8-sig")
     except NotRegularError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None
     except FileNotFoundError:
-        raise DataError(f"{path} is missing: 'dear data list' says where each data set comes from.") from None
+        raise DataError(f"{path} is missing: 'dear data list' shows how to obtain each data set.") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError:

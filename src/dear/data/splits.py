@@ -1,4 +1,4 @@
-"""Shots and halves: pure functions of the items and a seed, whatever the order in which a disk lists them."""
+"""Few-shot samples and base/novel halves. All are functions of the items and a seed, not of the order of files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Shots(Document):
 
     @classmethod
     def seal(cls, content: Mapping[str, Any]) -> str:
-        """The hash of the entries alone: it names the draw, whatever the format is."""
+        """Hash of the entries without format and version, so that it identifies the sample in every format."""
         bare = {name: value for name, value in content.items() if name not in (FORMAT, VERSION, SEAL)}
         return sha256(json.dumps(bare, sort_keys=True).encode())
 
@@ -48,60 +48,59 @@ class Shots(Document):
 
 
 def few_shot(items: Iterable[Item], shots: int, seed: int) -> tuple[Item, ...]:
-    """`shots` items of every class, or all of a class that has fewer.
+    """Sample `shots` items per class, or take all items of a class that has fewer.
 
-    An item's place in the draw is a hash of the seed, its class and its id, so the draw depends on nothing else, and
-    fewer shots of the same seed are always among more shots.
+    Items are ranked by a hash of the seed, their class and their id, so the sample depends on nothing else. For the
+    same seed, a smaller sample is always a part of a larger one.
     """
     if shots < 1:
         raise DataError(f"The number of shots is {shots}, but must be at least 1.")
     by_class: dict[int, list[Item]] = defaultdict(list)
     for item in items:
         by_class[item.label].append(item)
-    drawn = [item for members in by_class.values() for item in sorted(members, key=partial(_ticket, seed))[:shots]]
-    return in_order(drawn)
+    sampled = [item for members in by_class.values() for item in sorted(members, key=partial(_rank, seed))[:shots]]
+    return in_order(sampled)
 
 
-def _ticket(seed: int, item: Item) -> tuple[bytes, str]:
+def _rank(seed: int, item: Item) -> tuple[bytes, str]:
     return hashlib.sha256(letters(f"{seed}\n{item.label}\n{item.id}")).digest(), item.id
 
 
 def base_and_novel(classes: int) -> tuple[range, range]:
-    """The first ⌈n/2⌉ labels, and the others."""
+    """Labels of the base half (the first ⌈n/2⌉ classes) and of the novel half (the others)."""
     if classes < 2:
-        raise DataError(f"Base and novel halves need at least 2 classes, but there is {classes}.")
+        raise DataError(f"Base and novel halves need at least 2 classes, but there is only {classes}.")
     half = (classes + 1) // 2
     return range(half), range(half, classes)
 
 
 def restrict(items: Iterable[Item], labels: range) -> tuple[Item, ...]:
-    """The items of some classes, renumbered from 0."""
+    """Items whose label is in a range; their labels are renumbered from 0."""
     return tuple(Item(item.id, item.label - labels.start) for item in items if item.label in labels)
 
 
-def left_over(items: Iterable[Item], drawn: Iterable[Item]) -> tuple[Item, ...]:
-    """The items that were not drawn."""
-    taken = {item.id for item in drawn}
+def left_over(items: Iterable[Item], sampled: Iterable[Item]) -> tuple[Item, ...]:
+    """Items that are not among the sampled ones."""
+    taken = {item.id for item in sampled}
     return tuple(item for item in items if item.id not in taken)
 
 
 def held_out(items: Sequence[Item], per_class: int, seed: int) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
-    """The items without `per_class` of every class, and those; a class never gives its last item."""
+    """Split items into those for training and `per_class` held-out items per class; one item per class always stays."""
     if per_class < 1:
         return tuple(items), ()
     counts = Counter(item.label for item in items)
-    drawn = few_shot(items, per_class, seed ^ 0x5EED)
-    given: Counter[int] = Counter()
-    held = []
-    for item in drawn:
-        if given[item.label] < min(per_class, counts[item.label] - 1):
-            given[item.label] += 1
-            held.append(item)
-    return left_over(items, held), tuple(held)
+    taken: Counter[int] = Counter()
+    validation = []
+    for item in few_shot(items, per_class, seed ^ 0x5EED):
+        if taken[item.label] < min(per_class, counts[item.label] - 1):
+            taken[item.label] += 1
+            validation.append(item)
+    return left_over(items, validation), tuple(validation)
 
 
 def labels_of(dataset: Dataset, half: str) -> range:
-    """The labels of all classes, or of one half of them."""
+    """The range of labels of all classes, or of the base or novel half."""
     count = len(dataset.class_names)
     if half == "all":
         return range(count)
@@ -111,12 +110,12 @@ def labels_of(dataset: Dataset, half: str) -> range:
 
 
 def shots_to_json(dataset: Dataset, items: Sequence[Item], *, shots: int, seed: int) -> str:
-    """A draw as JSON, with a hash of its content."""
+    """A few-shot sample as JSON, with a hash of its content."""
     rows = [[item.id, item.label, dataset.content_of(item.id)] for item in items]
     return Shots.encode({"dataset": dataset.name, "shots": shots, "seed": seed, "items": rows})
 
 
 def shots_from_json(text: str, *, where: str = "the file") -> tuple[tuple[Item, ...], frozenset[str]]:
-    """Read a draw back with the hashes of its images; a changed file is refused."""
+    """Read a few-shot sample and the hashes of its images; an edited file raises `DataError`."""
     rows = Shots.from_json(text, where=where).items
     return tuple(Item(id, label) for id, label, _ in rows), frozenset(content for *_, content in rows)

@@ -131,7 +131,7 @@ def make_job(
     if not dataset.train:
         raise DataError(f"{dataset.name} has no training images: it can only be tested on.")
     items = restrict(few_shot(dataset.train, shots, seed), labels)
-    names = dataset.class_names[labels.start : labels.stop]
+    names = dataset.names_in(labels)
     if get_method(others.get("method", "dear")).needs.unlabelled:
         seen = few_shot(dataset.train, shots, seed) if validate or not dataset.test else dataset.train
         items, names = (

@@ -153,7 +153,7 @@ def _plain_picks(plain: Model, one: StateBatch, features: dict[int, Tensor] | No
 def _check_classes(names: Sequence[str], dataset: Dataset, half: Half) -> None:
     """Raise an error unless the model's classes are the data set's, in the same order."""
     asked = labels_of(dataset, half)
-    if tuple(names) != dataset.class_names[asked.start : asked.stop]:
+    if tuple(names) != dataset.names_in(asked):
         raise ConfigError(
             f"The model's classes differ from the {half} classes of {dataset.name} or from their order, so that its "
             f"answers would be scored wrongly: evaluate model.for_classes(…) with the classes of the data set."

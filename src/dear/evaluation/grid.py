@@ -216,7 +216,7 @@ def _check_methods(cells: Sequence[Cell], setting: Setting, refused: dict[Cell, 
     for name, half in dict.fromkeys(test for cell in cells for test in cell.tests):  # every tested class is a prompt
         dataset = _dataset(name, setting.data_root)
         labels = labels_of(dataset, half)
-        clip.text.tokenize(dataset.classes(dataset.class_names[labels.start : labels.stop]).prompts())
+        clip.text.tokenize(dataset.classes(dataset.names_in(labels)).prompts())
     first: dict[Any, Cell] = {}
     for cell in cells:
         first.setdefault((cell.method, cell.choices), cell)
@@ -239,7 +239,7 @@ def _try_classes(cell: Cell, model: Model, setting: Setting) -> None:
     for name, half in cell.tests:
         dataset = _dataset(name, setting.data_root)
         labels = labels_of(dataset, half)
-        few = dataset.classes(dataset.class_names[labels.start : labels.stop][:2])
+        few = dataset.classes(dataset.names_in(labels)[:2])
         if all(one in model.trained_on for one in few.names) and shares_classes(cell.data, name):
             continue
         if not model.method.needs.novel:
@@ -359,7 +359,7 @@ def _tested(
     items = items_to_test(dataset, half, trained_items=trained_items, validate=validate)
     labels = labels_of(dataset, half)
     images = [(item.id, item.label, dataset.content_of(item.id)) for item in items]
-    content = [dataset.class_names[labels.start : labels.stop], dataset.template, images]
+    content = [dataset.names_in(labels), dataset.template, images]
     return items, sha256(json.dumps(content).encode())
 
 
@@ -368,7 +368,7 @@ def _test(model: Model, cell: Cell, test: tuple[str, Any], setting: Setting) -> 
     dataset = _dataset(name, setting.data_root, setting.descriptions)
     items, _ = _tested(name, half, setting.data_root, setting.validate, cell.shots, cell.seed)
     labels = labels_of(dataset, half)
-    view = model.for_classes(dataset.classes(dataset.class_names[labels.start : labels.stop]))
+    view = model.for_classes(dataset.classes(dataset.names_in(labels)))
     return evaluate_items(view, dataset, items, half=half, cache=setting.cache, workers=setting.workers)
 
 

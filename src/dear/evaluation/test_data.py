@@ -51,7 +51,7 @@ class TestData:
     def class_names(self, half: Half = "all") -> tuple[str, ...]:
         """The classes of a half."""
         labels = labels_of(self.dataset, half)
-        return self.dataset.class_names[labels.start : labels.stop]
+        return self.dataset.names_in(labels)
 
     def newness(self, half: Half = "all") -> Newness:
         """What is new in a test of a half; "unknown" without a run's description."""
