@@ -16,7 +16,7 @@ from dear.data import catalog
 from dear.data import open as datasets
 from dear.errors import ConfigError, DataError
 from dear.methods import plugins as extensions
-from dear.methods.check import CALLS, SIGNATURES, misfits
+from dear.methods.check import VALUES, functions, misfits
 from helpers import make_photos
 from needs import needs
 
@@ -145,7 +145,7 @@ def test_everything_wrong_with_a_class_is_listed(fresh):
         recipe = "sgd"
         needs = None
         readouts = {"novel": "logits"}  # noqa: RUF012
-        drawn = ["weight"]  # noqa: RUF012
+        sized_by_data = ["weight"]  # noqa: RUF012
 
         def __init__(self, clip):
             super().__init__(clip, None)
@@ -160,7 +160,7 @@ def test_everything_wrong_with_a_class_is_listed(fresh):
         dear.register(Wrong)
     told = str(error.value)
     assert told.startswith("Wrong cannot be registered as a method: ")
-    for member in ("name", "Config", "recipe", "needs", "readouts", "drawn", "__init__", "forward", "loss"):
+    for member in ("name", "Config", "recipe", "needs", "readouts", "sized_by_data", "__init__", "forward", "loss"):
         assert f"'{member}" in told, member
     assert "'forward' cannot be called as forward(self, clip, image, text, batch=None)" in told
 
@@ -183,7 +183,13 @@ def test_everything_wrong_with_a_class_is_listed(fresh):
 def test_our_own_methods_pass_the_same_check():
     for name in registry.OWN:
         assert misfits(dear.get_method(name)) == [], name
-    assert CALLS.keys() == SIGNATURES.keys()
+
+
+def test_the_check_knows_every_member_of_a_method():
+    members = {name for name in vars(dear.Method) if not name.startswith("_")}
+    others = {"overrides", "trained", "needs_whole_batch"}  # not meant to be overridden
+    assert members - others == {*VALUES, *functions(), "name", "Config", "readouts"} - {"__init__"}
+    assert {"readings", "encode_text", "prepare", "before_update", "__init__"} <= functions().keys()
 
 
 def test_data_sets_of_a_catalogue(fresh, dear_, tmp_path):

@@ -5,7 +5,7 @@ import torch
 
 from dear.errors import ConfigError, DearError
 from dear.methods.clip_lora import blocks
-from dear.methods.parts.lora import of_twelve
+from dear.methods.parts.published_layers import of_twelve
 from helpers import build, move_parameters, plain_images
 
 NAMES = ["cat", "a rather long name of a class", "dog"]

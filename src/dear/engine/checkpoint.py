@@ -124,7 +124,7 @@ def read_checkpoint(
     try:
         named = tensors if form == FORMAT else _renamed(tensors)
         restore(method, _below("method/", named))
-        method.check_drawn()
+        method.check_shapes()
     except (ValueError, KeyError):
         raise damaged from None
     _fill_optimiser(method, optimiser, _below("optimiser/", named))

@@ -20,6 +20,7 @@ from dear.errors import ConfigError, DataError
 from dear.methods.base import Method
 from dear.methods.recipe import RECIPES, Case, Recipe, RecipeName, resolve, special_config
 from dear.methods.registry import get_method, list_methods
+from dear.methods.resource import resource_fields
 from dear.model.artefact import identity
 from dear.model.load import make_method
 from dear.model.model import Model
@@ -193,7 +194,7 @@ def fingerprint(description: Mapping[str, Any]) -> str:
     """Hash of a description; a backbone counts by its weights, not by the name it was asked for.
 
     What is at its default does not count, so that a setting that a newer version adds changes no fingerprint. Neither
-    does where a method's folders are (`Method.places`): what is in them counts, by its `files`.
+    does the location of an external resource (`dear.methods.resource`): its content counts, by the method's `files`.
     """
     backbone = {key: description["backbone"][key] for key in ("precision", "weights_sha256")}
     counted = {name: value for name, value in description.items() if name != "recipe"}
@@ -214,7 +215,8 @@ def told_settings(description: Mapping[str, Any]) -> dict[str, Any]:
         return settings
     method = get_method(description["method"])
     told = _told(named_now(method.Config, settings), method.Config())
-    return {name: value for name, value in told.items() if name not in method.places}
+    external = resource_fields(method.Config, external=True)
+    return {name: value for name, value in told.items() if name not in external}
 
 
 def _told(values: Mapping[str, Any], usual: Settings) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from dear.evaluation.results import Protocol
 from dear.methods.base import Method
 from dear.methods.recipe import RecipeName
 from dear.methods.registry import get_method
+from dear.methods.resource import resource_fields
 from dear.storage.files import sha256
 
 LONGEST_NAME = 150
@@ -103,7 +104,7 @@ def make_cells(
     for learned, method in product([source] if source else data, methods):
         known = get_method(method)
         names = [name for name in choices if name in known.Config.model_fields]
-        told = [name for name in names if name not in known.untold or len(choices[name]) > 1]
+        told = [name for name in names if name not in resource_fields(known.Config) or len(choices[name]) > 1]
         half, tests = plan(protocol, learned, [one for one in data if one != source])
         for values in product(*(_each_once(choices[name]) for name in names)):
             chosen = dict(zip(names, values, strict=True))

@@ -5,20 +5,14 @@ Shapes: N cached images, C classes, E channels of the joint embedding, k of them
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from dear.backbone.clip import FrozenClip
-from dear.config import Settings
-from dear.data.prompts import ClassList
-from dear.errors import ConfigError
-from dear.methods.about import About
-from dear.methods.base import unit
+from dear.methods.api import About, ClassList, ConfigError, FrozenClip, Recipe, Special, unit
 from dear.methods.parts.caches import SMALLEST, CacheConfig, CacheMethod, Scale, Steps
-from dear.methods.recipe import Recipe, Special
 
 PUBLISHED_WIDTH = 1024
 """Channels of the backbone that the numbers of channels were published for."""
@@ -88,13 +82,12 @@ def best_channels(weights_CE: Tensor, similarity_E: Tensor, w: tuple[float, floa
     return (-w[0] * similarity_E + w[1] * variance_E).topk(count).indices
 
 
-class APE(CacheMethod):
+class APE(CacheMethod[APEConfig]):
     """Tip-Adapter's cache on chosen channels, with weighted images; nothing is trained."""
 
-    name: ClassVar[str] = "ape"
-    Config: ClassVar[type[Settings]] = APEConfig
-    recipe: ClassVar[Recipe] = Recipe(epochs=0, crop=(0.5, 1.0))
-    special: ClassVar[tuple[Special, ...]] = (
+    name = "ape"
+    recipe = Recipe(epochs=0, crop=(0.5, 1.0))
+    special = (
         *(
             Special(
                 config={"share": k / PUBLISHED_WIDTH, "w": w, "init_alpha": alpha, "search_scale": scale}, data=(data,)
@@ -103,7 +96,7 @@ class APE(CacheMethod):
         ),
         Special(config={"search_steps": (200, 20, 20)}, data=tuple(data for data in PUBLISHED if data != "imagenet")),
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Zhu et al., Not All Features Matter: Enhancing Few-shot CLIP with Adaptive Prior Refinement, "
         "ICCV 2023",
         year=2023,
@@ -113,13 +106,12 @@ class APE(CacheMethod):
         code="yangyangyang127/APE 70460de",
         licence="none stated",
     )
-    numbers: ClassVar[tuple[str, ...]] = ("beta", "alpha", "gamma")
-    smallest: ClassVar[tuple[float, ...]] = (SMALLEST, SMALLEST, 0.0)
-    reads_descriptions: ClassVar[bool] = True
-    drawn: ClassVar[tuple[str, ...]] = (*CacheMethod.drawn, "channels", "d")
-    config: APEConfig
+    numbers = ("beta", "alpha", "gamma")
+    smallest = (SMALLEST, SMALLEST, 0.0)
+    reads_descriptions = True
+    sized_by_data = (*CacheMethod.sized_by_data, "channels", "d")
 
-    def __init__(self, clip: FrozenClip, config: Settings, **others: Any) -> None:
+    def __init__(self, clip: FrozenClip, config: APEConfig, **others: Any) -> None:
         super().__init__(clip, config, **others)
         self.config.count(clip.geometry.embed_dim)
         self.channels: Tensor
@@ -138,9 +130,9 @@ class APE(CacheMethod):
         own_N = cosines_NC.softmax(1).gather(1, labels_N[:, None])[:, 0]
         self.channels.data, self.d.data = chosen, torch.log2((1 + TINY) / (own_N + TINY))
 
-    def check_drawn(self) -> None:
+    def check_shapes(self) -> None:
         """Refuse channels that do not exist, or another number of images."""
-        super().check_drawn()
+        super().check_shapes()
         _check_channels(self.channels, self.keys)
         if self.d.shape != self.labels.shape:
             raise ValueError("d and labels do not fit together")

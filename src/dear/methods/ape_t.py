@@ -6,19 +6,15 @@ Shapes: N cached images, C classes, E channels of the joint embedding, k of them
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from dear.backbone.clip import FrozenClip
-from dear.config import Settings
-from dear.data.prompts import ClassList
-from dear.methods.about import About
 from dear.methods.ape import PUBLISHED, PUBLISHED_WIDTH, ChannelConfig, _check_channels, best_channels, similarity
+from dear.methods.api import About, ClassList, FrozenClip, Recipe, Special
 from dear.methods.parts.caches import CacheMethod, Scale, Steps
-from dear.methods.recipe import Recipe, Special
 
 TRAINING: dict[str, tuple[int, float, float, int]] = {
     "imagenet": (500, 1e-4, 1e-3, 20),
@@ -47,12 +43,11 @@ class APETConfig(ChannelConfig):
     """Number of values of β and α that are tried."""
 
 
-class APET(CacheMethod):
+class APET(CacheMethod[APETConfig]):
     """A trained residual per class for its text feature and its cached keys, and a trained weight per cached image."""
 
-    name: ClassVar[str] = "ape_t"
-    Config: ClassVar[type[Settings]] = APETConfig
-    recipe: ClassVar[Recipe] = Recipe(
+    name = "ape_t"
+    recipe = Recipe(
         optimiser="adamw",
         lr=1e-4,
         eps=1e-3,
@@ -63,7 +58,7 @@ class APET(CacheMethod):
         schedule="step",
         crop=(0.5, 1.0),
     )
-    special: ClassVar[tuple[Special, ...]] = (
+    special = (
         *(
             Special(
                 {"lr": lr, "eps": eps, "epochs": epochs},
@@ -78,7 +73,7 @@ class APET(CacheMethod):
         ),
         Special({"eps": 1e-2}, data=("food101",), shots=(1, 2)),
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Zhu et al., Not All Features Matter: Enhancing Few-shot CLIP with Adaptive Prior Refinement, "
         "ICCV 2023",
         year=2023,
@@ -89,11 +84,10 @@ class APET(CacheMethod):
         code="yangyangyang127/APE 70460de",
         licence="none stated",
     )
-    reads_descriptions: ClassVar[bool] = True
-    drawn: ClassVar[tuple[str, ...]] = (*CacheMethod.drawn, "channels", "res", "value_weights")
-    config: APETConfig
+    reads_descriptions = True
+    sized_by_data = (*CacheMethod.sized_by_data, "channels", "res", "value_weights")
 
-    def __init__(self, clip: FrozenClip, config: Settings, **others: Any) -> None:
+    def __init__(self, clip: FrozenClip, config: APETConfig, **others: Any) -> None:
         super().__init__(clip, config, **others)
         count = self.config.count(clip.geometry.embed_dim)
         self.channels: Tensor
@@ -109,9 +103,9 @@ class APET(CacheMethod):
         self.res.data = keys_NE.new_zeros(weights_CE.shape[0], count)
         self.value_weights.data = keys_NE.new_ones(keys_NE.shape[0], 1)
 
-    def check_drawn(self) -> None:
+    def check_shapes(self) -> None:
         """Refuse channels that do not exist, or other numbers of classes and images."""
-        super().check_drawn()
+        super().check_shapes()
         _check_channels(self.channels, self.keys)
         if self.res.shape != (self.per_class.shape[0], self.channels.shape[0]):
             raise ValueError("res, channels and per_class do not fit together")

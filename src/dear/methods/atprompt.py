@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.rows import Rows
-from dear.config import Settings
+from dear.data.families import IMAGENETS
 from dear.data.prompts import ClassList
-from dear.methods.about import About
-from dear.methods.base import Batch, Method, Needs, Output, unit
-from dear.methods.coop import DASSL
+from dear.methods.api import About, Batch, Method, Needs, Output, Recipe, Settings, Special, cosine_output, unit
+from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import (
     deep_words,
     placeholders,
@@ -29,7 +27,6 @@ from dear.methods.parts.tokens import (
     random_rows,
     with_words,
 )
-from dear.methods.recipe import Recipe, Special
 
 MOST = 3
 """Attributes that a prompt can name."""
@@ -45,7 +42,7 @@ ATTRIBUTES = {
     "dtd": "pattern, color, design",
     "eurosat": "habitat",
     "ucf101": "precision",
-    **dict.fromkeys(("imagenet", "imagenetv2", "imagenet_sketch", "imagenet_a", "imagenet_r"), GENERAL),
+    **dict.fromkeys(IMAGENETS, GENERAL),
 }
 """What was found for each data set; ImageNet's is also for others."""
 
@@ -96,13 +93,12 @@ class FrozenPrompts(NamedTuple):
     """Of those that later layers get."""
 
 
-class ATPrompt(Method):
+class ATPrompt(Method[ATPromptConfig]):
     """Attribute words with learned words around them; on CoOp or on MaPLe."""
 
-    name: ClassVar[str] = "atprompt"
-    Config: ClassVar[type[Settings]] = ATPromptConfig
-    recipe: ClassVar[Recipe] = Recipe(**DASSL, epochs=100)
-    special: ClassVar[tuple[Special, ...]] = (
+    name = "atprompt"
+    recipe = Recipe(**DASSL, epochs=100)
+    special = (
         Special(config={"context": 4}, data=("dtd",)),
         Special({"epochs": 10}, data=("imagenet",)),
         Special({"epochs": 10}, {"context": 4}, protocols=("cross-dataset", "domain")),
@@ -118,7 +114,7 @@ class ATPrompt(Method):
             when={"base": "maple"},
         ),
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Li et al., Advancing Textual Prompt Learning with Anchored Attributes, ICCV 2025",
         year=2025,
         touches="words of the prompt",
@@ -126,23 +122,21 @@ class ATPrompt(Method):
         code="zhengli97/ATPrompt 86980a1",
         licence="none found",
     )
-    config: ATPromptConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
-        generator = torch.Generator().manual_seed(seed)
+    def __init__(self, clip: FrozenClip, config: ATPromptConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         count, narrow, wide = self.config.context, clip.text.width, clip.vision.width
-        self.ctx = random_rows(generator, count, narrow)
+        self.ctx = random_rows(self.generator, count, narrow)
         self.ctx_att1, self.ctx_att2, self.ctx_att3 = (
-            random_rows(generator, self.config.before_each, narrow, std=0.01) for _ in range(MOST)
+            random_rows(self.generator, self.config.before_each, narrow, std=0.01) for _ in range(MOST)
         )
         if self.config.base == "coop":
             return
         self.needs = Needs(image=("rows@1",))
         later = range(1, min(self.config.depth, clip.text.depth, clip.vision.depth))
-        self.to_vision = random_linear(generator, narrow, wide)
-        self.deep = nn.ParameterList(random_rows(generator, count, narrow) for _ in later)
-        start = random_linear(generator, narrow, wide)
+        self.to_vision = random_linear(self.generator, narrow, wide)
+        self.deep = nn.ParameterList(random_rows(self.generator, count, narrow) for _ in later)
+        start = random_linear(self.generator, narrow, wide)
         self.deep_to_vision = nn.ModuleList(copy.deepcopy(start) for _ in later)
 
     def attributes(self, classes: ClassList) -> list[str]:
@@ -189,4 +183,4 @@ class ATPrompt(Method):
         if self.config.base == "coop":
             return super().forward(clip, image, text, batch)
         feature_BE = unit(prompted_image(clip, image["rows@1"], self.image_rows()))
-        return Output({"logits": clip.temperature * feature_BE @ text.T}, {"cls": feature_BE}, classes=text)
+        return cosine_output(clip, feature_BE, text)

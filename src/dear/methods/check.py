@@ -1,4 +1,4 @@
-"""Whether a class is a method: everything that is missing or wrong is found before anything is run with it."""
+"""Checks that a class is a complete method before anything runs with it."""
 
 from __future__ import annotations
 
@@ -12,50 +12,33 @@ from dear.methods.about import About
 from dear.methods.base import PURPOSES, Method, Needs
 from dear.methods.recipe import Recipe
 
-CALLS: dict[str, tuple[int, tuple[str, ...]]] = {
-    "__init__": (2, ("seed", "files", "companions")),
-    "classes": (2, ()),
-    "text": (3, ()),
-    "forward": (4, ()),
-    "loss": (2, ()),
-    "begin": (2, ()),
-    "finish": (3, ()),
-    "combine": (1, ()),
-    "after_step": (1, ()),
-    "check_drawn": (0, ()),
-    "facts": (0, ()),
-    "encode_text": (2, ()),
-}
-"""With how many arguments in order, and with which by name, each function is called."""
 VALUES: dict[str, tuple[Any, str]] = {
-    "recipe": (Recipe, "a dear.Recipe"),
-    "needs": (Needs, "a dear.Needs"),
+    "recipe": (Recipe, "a Recipe"),
+    "needs": (Needs, "a Needs"),
     "about": (About | None, "an About or None"),
-    "drawn": (tuple, "a tuple of names"),
-    "untold": (tuple, "a tuple of names"),
+    "sized_by_data": (tuple, "a tuple of names"),
     "special": (tuple, "a tuple of Special"),
+    "log_probabilities": (bool, "True or False"),
 }
-"""What each class attribute must be."""
-SIGNATURES = {
-    "__init__": "(self, clip, config, *, seed, files, companions)",
-    "classes": "(self, clip, classes)",
-    "text": "(self, clip, frozen, batch=None)",
-    "forward": "(self, clip, image, text, batch=None)",
-    "loss": "(self, out, batch)",
-    "begin": "(self, clip, draw)",
-    "finish": "(self, clip, draw, held)",
-    "combine": "(self, grads)",
-    "after_step": "(self, out)",
-    "check_drawn": "(self)",
-    "facts": "(self)",
-    "encode_text": "(self, clip, texts)",
-}
+"""The type of each class attribute, and its description for messages."""
+
+
+def functions() -> dict[str, inspect.Signature]:
+    """The functions of `Method` that a subclass may override, with their signatures."""
+    found = {}
+    for name in vars(Method):
+        one = inspect.getattr_static(Method, name)
+        one = getattr(one, "__func__", one)  # of a class or static method
+        if inspect.isfunction(one) and name != "overrides" and (name == "__init__" or not name.startswith("_")):
+            found[name] = inspect.signature(one)
+    return found
 
 
 def misfits(method: type) -> list[str]:
-    """Everything that keeps a class from being a method, each as a short sentence without its full stop."""
+    """Everything that is missing or wrong in a class, each as a short sentence without a full stop."""
     if not issubclass(method, Method):
-        lacking = [name for name in ("name", "Config", *VALUES, "readouts", *CALLS) if not hasattr(method, name)]
+        members = ("name", "Config", *VALUES, "readouts", *functions())
+        lacking = [name for name in members if not hasattr(method, name)]
         return ["it is not a subclass of dear.Method", *([f"it lacks {', '.join(lacking)}"] if lacking else [])]
     return _wrong_values(method) + _wrong_functions(method)
 
@@ -77,7 +60,7 @@ def _wrong_values(method: type) -> list[str]:
 
 def _wrong_config(config: object) -> list[str]:
     if not (isinstance(config, type) and issubclass(config, Settings)):
-        return ["'Config' is not a subclass of dear.config.Settings"]
+        return ["'Config' is not a subclass of dear.methods.api.Settings"]
     try:
         config()
     except DearError as error:
@@ -86,17 +69,25 @@ def _wrong_config(config: object) -> list[str]:
 
 
 def _wrong_functions(method: type) -> list[str]:
-    found = []
-    for name, (count, keywords) in CALLS.items():
-        function = inspect.getattr_static(method, name, None)
-        if not callable(function) or not _takes(function, count, keywords):
-            found.append(f"'{name}' cannot be called as {name}{SIGNATURES[name]}")
-    return found
+    return [
+        f"'{name}' cannot be called as {name}{_shown(signature)}"
+        for name, signature in functions().items()
+        if not _accepts(inspect.getattr_static(method, name, None), signature)
+    ]
 
 
-def _takes(function: Any, count: int, keywords: tuple[str, ...]) -> bool:
+def _accepts(function: Any, wanted: inspect.Signature) -> bool:
+    """Whether a function can be called with the arguments of a signature."""
+    one, parameters = getattr(function, "__func__", function), wanted.parameters.values()
+    named = {each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
     try:
-        inspect.signature(function).bind(*[None] * (count + 1), **dict.fromkeys(keywords))
+        inspect.signature(one).bind(*[None] * (len(parameters) - len(named)), **dict.fromkeys(named))
     except (TypeError, ValueError):
         return False
     return True
+
+
+def _shown(signature: inspect.Signature) -> str:
+    """A signature without types."""
+    bare = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
+    return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))

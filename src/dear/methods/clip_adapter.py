@@ -6,21 +6,18 @@ Shapes: B images, C classes, E joint embedding, H hidden width.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from dear.backbone.clip import FrozenClip
-from dear.config import Settings
 from dear.data.prompts import ClassList
-from dear.methods.about import About
-from dear.methods.base import Batch, Draw, Method, Needs, Output, unit
-from dear.methods.coop import DASSL
+from dear.methods.api import About, Batch, Draw, Method, Needs, Output, Recipe, Settings, Special, cosine_output, unit
 from dear.methods.parts.class_features import text_weights
+from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import random_linear
-from dear.methods.recipe import Recipe, Special
 
 RATIOS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Shares of the adapted feature that are tried if one is chosen."""
@@ -37,19 +34,18 @@ class ClipAdapterConfig(Settings):
     """Choose the ratio anew after training, on held-out images."""
 
 
-class ClipAdapter(Method):
+class ClipAdapter(Method[ClipAdapterConfig]):
     """Two small layers on the image feature, blended with the feature itself."""
 
-    name: ClassVar[str] = "clip_adapter"
-    Config: ClassVar[type[Settings]] = ClipAdapterConfig
-    recipe: ClassVar[Recipe] = Recipe(**DASSL, epochs=200)
-    special: ClassVar[tuple[Special, ...]] = (
+    name = "clip_adapter"
+    recipe = Recipe(**DASSL, epochs=200)
+    special = (
         Special({"epochs": 100}, protocols=("few-shot",), shots=(2, 7)),
         Special({"epochs": 50}, protocols=("few-shot",), shots=(1, 1)),
         Special({"epochs": 50}, protocols=("cross-dataset", "domain")),
         Special({"epochs": 50}, data=("imagenet",)),
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Gao et al., CLIP-Adapter: Better Vision-Language Models with Feature Adapters, IJCV 2023",
         year=2023,
         touches="the image feature",
@@ -57,16 +53,14 @@ class ClipAdapter(Method):
         code="gaopengcuhk/CLIP-Adapter 08d07f8",
         licence="none stated",
     )
-    config: ClipAdapterConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
+    def __init__(self, clip: FrozenClip, config: ClipAdapterConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         self.needs = Needs(drawn_images=False, held_out=self.config.choose_ratio)
-        generator = torch.Generator().manual_seed(seed)
         width = clip.geometry.embed_dim
         hidden = max(1, width // self.config.reduction)
-        self.down = random_linear(generator, width, hidden, bias=False)
-        self.up = random_linear(generator, hidden, width, bias=False)
+        self.down = random_linear(self.generator, width, hidden, bias=False)
+        self.up = random_linear(self.generator, hidden, width, bias=False)
         self.ratio: Tensor
         self.register_buffer("ratio", torch.tensor(self.config.ratio))
 
@@ -85,7 +79,7 @@ class ClipAdapter(Method):
         """Cosines of blended image features and class features."""
         feature_BE = image["feature"]
         blended_BE = unit(self.ratio * self.adapted(feature_BE) + (1 - self.ratio) * feature_BE)
-        return Output({"logits": clip.temperature * blended_BE @ text.T}, {"cls": blended_BE}, classes=text)
+        return cosine_output(clip, blended_BE, text)
 
     @torch.no_grad()
     def finish(self, clip: FrozenClip, draw: Draw, held: Draw | None) -> None:

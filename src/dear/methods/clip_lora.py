@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -16,12 +16,9 @@ from torch import Tensor, nn
 from dear.backbone.clip import FrozenClip
 from dear.backbone.layers import Layer
 from dear.backbone.rows import Rows
-from dear.config import Settings
 from dear.data.prompts import DEFAULT_TEMPLATE, ClassList, class_list
-from dear.methods.about import About
-from dear.methods.base import Batch, Method, Needs, Output, tokens_of, unit
+from dear.methods.api import About, Batch, Method, Needs, Output, Recipe, Settings, cosine_output, tokens_of, unit
 from dear.methods.parts.lora import Dropout, LowRank, with_low_rank
-from dear.methods.recipe import Recipe
 
 Position = Literal["all", "bottom", "mid", "up", "half-bottom", "half-up", "top3"]
 
@@ -65,12 +62,11 @@ def blocks(position: Position, depth: int) -> list[int]:
     return list(range(first, max(last, first + 1)))
 
 
-class ClipLora(Method):
+class ClipLora(Method[ClipLoraConfig]):
     """Low-rank terms on the attention matrices of both towers."""
 
-    name: ClassVar[str] = "clip_lora"
-    Config: ClassVar[type[Settings]] = ClipLoraConfig
-    recipe: ClassVar[Recipe] = Recipe(
+    name = "clip_lora"
+    recipe = Recipe(
         lr=2e-4,
         decay=1e-2,
         steps_per_shot=500,
@@ -80,7 +76,7 @@ class ClipLora(Method):
         warmup_epochs=0,
         crop=(0.08, 1.0),
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Zanella and Ben Ayed, Low-Rank Few-Shot Adaptation of Vision-Language Models, CVPRW 2024",
         year=2024,
         touches="attention of both towers, all layers",
@@ -88,15 +84,13 @@ class ClipLora(Method):
         code="MaxZanella/CLIP-LoRA 358f0d7",
         licence="none stated",
     )
-    config: ClipLoraConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
+    def __init__(self, clip: FrozenClip, config: ClipLoraConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         if self.config.template:
             class_list(["x"], self.config.template)
-        generator = torch.Generator().manual_seed(seed)
-        self.vision_lora = self._terms("vision", clip.vision.depth, clip.vision.width, generator)
-        self.text_lora = self._terms("text", clip.text.depth, clip.text.width, generator)
+        self.vision_lora = self._terms("vision", clip.vision.depth, clip.vision.width, self.generator)
+        self.text_lora = self._terms("text", clip.text.depth, clip.text.width, self.generator)
         first = 1 + min((int(block) for block in self.vision_lora), default=0)
         self.needs = Needs(image=(f"rows@{first}",) if len(self.vision_lora) else ("feature",))
 
@@ -147,4 +141,4 @@ class ClipLora(Method):
         layers = self._adapted(clip.vision.layers, self.vision_lora, "vision", batch)
         x_BD = clip.vision.run(image[f"rows@{first}"], first, layers=layers, read=[0])[:, 0]
         feature_BE = unit(clip.vision.read(x_BD))
-        return Output({"logits": clip.temperature * feature_BE @ text.T}, {"cls": feature_BE}, classes=text)
+        return cosine_output(clip, feature_BE, text)

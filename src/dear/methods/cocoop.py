@@ -5,46 +5,21 @@ Shapes: B images, C classes, M learned words, T tokens, D text width, E joint em
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from dear.backbone.clip import FrozenClip
-from dear.backbone.rows import Rows
-from dear.config import Settings
-from dear.data.prompts import ClassList
-from dear.methods.about import About
-from dear.methods.base import Batch, Method, Output, unit
-from dear.methods.coop import DASSL, ContextConfig, context_start, context_template
-from dear.methods.parts.tokens import prompt_rows, random_linear, with_words
-from dear.methods.recipe import Recipe
+from dear.methods.api import About, Batch, ClassList, FrozenClip, Method, Output, Recipe, Rows, unit
+from dear.methods.parts.contexts import ContextConfig, context_start, context_template
+from dear.methods.parts.networks import MetaNet
+from dear.methods.parts.recipes import DASSL
+from dear.methods.parts.tokens import prompt_rows, with_words
 
 PROMPTS_AT_ONCE = 2_048
 """Prompts of all images together that go through the text tower in one piece."""
-
-
-class MetaNet(nn.Module):
-    """Two linear maps with an activation between them."""
-
-    def __init__(
-        self,
-        generator: torch.Generator,
-        sizes: tuple[int, int, int],
-        activation: Callable[[Tensor], Tensor] = torch.relu,
-    ) -> None:
-        super().__init__()
-        inputs, hidden, outputs = sizes
-        self.linear1 = random_linear(generator, inputs, max(1, hidden))
-        self.linear2 = random_linear(generator, max(1, hidden), outputs)
-        self._activation = activation
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map the last dimension."""
-        out: Tensor = self.linear2(self._activation(self.linear1(x)))
-        return out
 
 
 class CoCoOpConfig(ContextConfig):
@@ -63,13 +38,12 @@ class Prompts(NamedTuple):
     """(C,): place of each prompt's end row."""
 
 
-class CoCoOp(Method):
+class CoCoOp(Method[CoCoOpConfig]):
     """Learned words that a small network moves for each image; class features are made anew for each."""
 
-    name: ClassVar[str] = "cocoop"
-    Config: ClassVar[type[Settings]] = CoCoOpConfig
-    recipe: ClassVar[Recipe] = Recipe(**{**DASSL, "batch_size": 1}, epochs=10)
-    about: ClassVar[About] = About(
+    name = "cocoop"
+    recipe = Recipe(**{**DASSL, "batch_size": 1}, epochs=10)
+    about = About(
         citation="Zhou et al., Conditional Prompt Learning for Vision-Language Models, CVPR 2022",
         year=2022,
         touches="words of the prompt, by image",
@@ -77,14 +51,12 @@ class CoCoOp(Method):
         code="KaiyangZhou/CoOp ff61507",
         licence="MIT",
     )
-    config: CoCoOpConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
-        generator = torch.Generator().manual_seed(seed)
+    def __init__(self, clip: FrozenClip, config: CoCoOpConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         embedding = clip.geometry.embed_dim
-        self.ctx = context_start(clip, self.config, generator)
-        self.meta_net = MetaNet(generator, (embedding, embedding // 16, clip.text.width))
+        self.ctx = context_start(clip, self.config, self.generator)
+        self.meta_net = MetaNet(self.generator, (embedding, embedding // 16, clip.text.width))
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> Prompts:
         """Embedded prompts."""

@@ -8,60 +8,19 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.rows import Rows
-from dear.config import Settings
-from dear.data.prompts import ClassList
-from dear.errors import ConfigError
-from dear.methods.about import About
-from dear.methods.base import Batch, Draw, Method, Needs, unit
+from dear.methods.api import About, Batch, ClassList, ConfigError, Draw, Method, Needs, Recipe, Special, unit
+from dear.methods.parts.contexts import ContextConfig, context_start, context_template
+from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import (
-    WORDS,
-    placeholders,
     prompt_rows,
     prompt_tokens,
     random_rows,
     with_words,
-    word_rows,
 )
-from dear.methods.recipe import Recipe, Special
-
-DASSL: dict[str, Any] = {"optimiser": "sgd", "lr": 2e-3, "batch_size": 32, "drop_last": True, "crop": (0.08, 1.0)}
-"""The training that CoOp and its successors share."""
-
-
-class ContextConfig(Settings):
-    """How a context of learned words starts."""
-
-    words: str = WORDS
-    """Words that the context starts from, as many as it has; "" for a random start."""
-    context: int = Field(default=16, ge=1, le=64)
-    """Number of learned words, if they do not start from given ones."""
-
-    @property
-    def start(self) -> str:
-        """The words to start from, or ""."""
-        return self.words
-
-    @property
-    def length(self) -> int:
-        """Number of learned words."""
-        return len(self.start.split()) or self.context
-
-
-def context_start(clip: FrozenClip, config: ContextConfig, generator: torch.Generator) -> nn.Parameter:
-    """The start of a context (M, D): words, or random rows."""
-    if config.start:
-        return nn.Parameter(word_rows(clip, config.start, config.length))
-    return random_rows(generator, config.length, clip.text.width)
-
-
-def context_template(config: ContextConfig) -> str:
-    """The prompt whose first words are overwritten by a context."""
-    return f"{config.start or placeholders(config.length)} {{}}."
 
 
 class CoOpConfig(ContextConfig):
@@ -88,12 +47,11 @@ class FrozenPrompts(NamedTuple):
     """Place of each class among the trained ones."""
 
 
-class CoOp(Method):
+class CoOp(Method[CoOpConfig]):
     """Learned words in the place of "a photo of a"; the image tower is untouched."""
 
-    name: ClassVar[str] = "coop"
-    Config: ClassVar[type[Settings]] = CoOpConfig
-    recipe: ClassVar[Recipe] = Recipe(**DASSL, epochs=200)
+    name = "coop"
+    recipe = Recipe(**DASSL, epochs=200)
     special: ClassVar[tuple[Special, ...]] = (
         Special(config={"words": ""}, protocols=("few-shot",)),
         Special({"epochs": 100}, protocols=("few-shot",), shots=(2, 7)),
@@ -101,7 +59,7 @@ class CoOp(Method):
         Special({"epochs": 50}, protocols=("cross-dataset", "domain")),
         Special({"epochs": 50}, data=("imagenet",)),
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Zhou et al., Learning to Prompt for Vision-Language Models, IJCV 2022",
         year=2022,
         touches="words of the prompt",
@@ -109,17 +67,16 @@ class CoOp(Method):
         code="KaiyangZhou/CoOp ff61507",
         licence="MIT",
     )
-    drawn: ClassVar[tuple[str, ...]] = ("ctx",)
-    config: CoOpConfig
+    sized_by_data = ("ctx",)
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
+    def __init__(self, clip: FrozenClip, config: CoOpConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         self.needs = Needs(drawn_images=False, novel=not self.config.per_class)
-        self.ctx = nn.Parameter(torch.empty(0)) if self.config.per_class else self.start(clip, seed)
+        self.ctx = nn.Parameter(torch.empty(0)) if self.config.per_class else self.start(clip)
 
-    def start(self, clip: FrozenClip, seed: int) -> nn.Parameter:
+    def start(self, clip: FrozenClip) -> nn.Parameter:
         """A context (M, D) for all classes."""
-        return context_start(clip, self.config, torch.Generator().manual_seed(seed))
+        return context_start(clip, self.config, self.generator)
 
     def begin(self, clip: FrozenClip, draw: Draw) -> None:
         """Make one context per class."""

@@ -6,22 +6,16 @@ Shapes: n learned rows per layer, B images, C classes, E joint embedding.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from dear.backbone.clip import FrozenClip
 from dear.backbone.rows import Rows
-from dear.config import Settings
-from dear.data.prompts import ClassList
-from dear.methods.about import About
-from dear.methods.base import Batch, Method, Needs, Output, unit
-from dear.methods.coop import DASSL
-from dear.methods.maple import SlotConfig, slot_start, slot_template
+from dear.methods.api import About, Batch, ClassList, FrozenClip, Method, Needs, Output, Recipe, cosine_output, unit
+from dear.methods.parts.contexts import SlotConfig, slot_start, slot_template
+from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import deep_words, prompt_rows, prompted_image, random_rows, with_words
-from dear.methods.recipe import Recipe
 
 
 class IVLPConfig(SlotConfig):
@@ -37,13 +31,12 @@ class IVLPConfig(SlotConfig):
     """Number of image layers, from the first on, that get learned rows of their own; 0 leaves the tower untouched."""
 
 
-class IVLP(Method):
+class IVLP(Method[IVLPConfig]):
     """Learned words in the text tower and learned rows in the image tower, side by side."""
 
-    name: ClassVar[str] = "ivlp"
-    Config: ClassVar[type[Settings]] = IVLPConfig
-    recipe: ClassVar[Recipe] = Recipe(**{**DASSL, "lr": 3.5e-3, "batch_size": 4}, epochs=5)
-    about: ClassVar[About | None] = About(
+    name = "ivlp"
+    recipe = Recipe(**{**DASSL, "lr": 3.5e-3, "batch_size": 4}, epochs=5)
+    about = About(
         citation="Khattak et al., MaPLe: Multi-modal Prompt Learning, CVPR 2023 (its independent baseline)",
         year=2023,
         touches="both towers, layers 1–12",
@@ -51,22 +44,20 @@ class IVLP(Method):
         code="muzairkhattak/multimodal-prompt-learning 69bce21",
         licence="MIT",
     )
-    config: IVLPConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
-        generator, told = torch.Generator().manual_seed(seed), self.config
-        self.needs = Needs(image=("rows@1" if told.image_depth else "feature",))
-        later = range(1, min(told.text_depth, clip.text.depth))
+    def __init__(self, clip: FrozenClip, config: IVLPConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
+        self.needs = Needs(image=("rows@1" if config.image_depth else "feature",))
+        later = range(1, min(config.text_depth, clip.text.depth))
         self.text_prompts = nn.ParameterList(
             [
-                slot_start(clip, told.words, told.text_context, generator),
-                *(random_rows(generator, told.text_context, clip.text.width) for _ in later),
+                slot_start(clip, config.words, config.text_context, self.generator),
+                *(random_rows(self.generator, config.text_context, clip.text.width) for _ in later),
             ]
         )
         self.vision_prompts = nn.ParameterList(
-            random_rows(generator, told.image_context, clip.vision.width)
-            for _ in range(min(told.image_depth, clip.vision.depth))
+            random_rows(self.generator, config.image_context, clip.vision.width)
+            for _ in range(min(config.image_depth, clip.vision.depth))
         )
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> Any:
@@ -92,4 +83,4 @@ class IVLP(Method):
     def forward(self, clip: FrozenClip, image: Mapping[str, Tensor], text: Any, batch: Batch | None = None) -> Output:
         """Cosines of prompted image and class features."""
         feature_BE = self.prompted_image(clip, image)
-        return Output({"logits": clip.temperature * feature_BE @ text.T}, {"cls": feature_BE}, classes=text)
+        return cosine_output(clip, feature_BE, text)

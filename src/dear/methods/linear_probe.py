@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,13 +18,9 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from dear.backbone.clip import FrozenClip
-from dear.config import Settings
-from dear.data.prompts import ClassList
-from dear.errors import ConfigError, CorruptArtefactError, option
-from dear.methods.about import About
-from dear.methods.base import Batch, Draw, Method, Needs, Output
+from dear.errors import CorruptArtefactError, option
+from dear.methods.api import About, Batch, ClassList, ConfigError, Draw, Method, Needs, Output, Recipe, Settings
 from dear.methods.parts.class_identity import name_bytes, places, same_classes
-from dear.methods.recipe import Recipe
 from dear.progress.stages import stage
 
 Numbers = np.ndarray[Any, Any]
@@ -122,14 +118,13 @@ class TrainedPlaces(NamedTuple):
     dataset: str | None
 
 
-class LinearProbe(Method):
+class LinearProbe(Method[ProbeConfig]):
     """Logistic regression on CLIP's frozen image features; knows no other classes."""
 
-    name: ClassVar[str] = "linear_probe"
-    Config: ClassVar[type[Settings]] = ProbeConfig
-    recipe: ClassVar[Recipe] = Recipe(epochs=0)
-    needs: Needs = Needs(training=("plain:feature",), passes=0, held_out=True, novel=False)
-    about: ClassVar[About] = About(
+    name = "linear_probe"
+    recipe = Recipe(epochs=0)
+    needs = Needs(training=("plain:feature",), passes=0, held_out=True, novel=False)
+    about = About(
         citation="Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021",
         year=2021,
         touches="a classifier in the place of the text",
@@ -138,10 +133,9 @@ class LinearProbe(Method):
         code="KaiyangZhou/CoOp ff61507, folder lpclip",
         licence="MIT",
     )
-    drawn: ClassVar[tuple[str, ...]] = ("coef", "intercept", "trained_data")
-    config: ProbeConfig
+    sized_by_data = ("coef", "intercept", "trained_data")
 
-    def __init__(self, clip: FrozenClip, config: Settings, **others: Any) -> None:
+    def __init__(self, clip: FrozenClip, config: ProbeConfig, **others: Any) -> None:
         super().__init__(clip, config, **others)
         self.coef: Tensor
         self.intercept: Tensor
@@ -153,7 +147,7 @@ class LinearProbe(Method):
         self.register_buffer("trained_data", name_bytes(None))
         self.register_buffer("C_pen", torch.tensor(self.config.C))
 
-    def check_drawn(self) -> None:
+    def check_shapes(self) -> None:
         """Refuse another width, or another number of intercepts."""
         if self.coef.ndim != 2 or self.coef.shape[1] != self._width or self.intercept.shape != self.coef.shape[:1]:
             raise ValueError(f"coef and intercept do not fit together, or coef is not of width {self._width}")

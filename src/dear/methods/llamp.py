@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,15 +21,13 @@ from torch import Tensor, nn
 from dear.backbone.clip import FrozenClip
 from dear.backbone.layers import Layer
 from dear.backbone.rows import Rows
-from dear.config import Settings
 from dear.data.prompts import ClassList
 from dear.errors import ConfigError, setting
-from dear.methods.about import About
-from dear.methods.base import Batch, Method, Needs, Output, tokens_of, unit
+from dear.methods.api import About, Batch, Method, Needs, Output, Recipe, Resource, Settings, Special, tokens_of, unit
 from dear.methods.parts.language import Copies, LanguageModel, Memory, load_language_model
-from dear.methods.parts.lora import PUBLISHED_DEPTH, Dropout, LowRank, of_twelve, with_low_rank
+from dear.methods.parts.lora import Dropout, LowRank, with_low_rank
+from dear.methods.parts.published_layers import PUBLISHED_DEPTH, of_twelve
 from dear.methods.parts.tokens import WORDS, placeholders, prompted_image, random_linear, word_rows
-from dear.methods.recipe import Recipe, Special
 
 LARGEST_SCALE = 4.605
 RECORD = "language_model.json"
@@ -52,7 +50,7 @@ QUESTIONS = (
 class LLaMPConfig(Settings):
     """Config of LLaMP."""
 
-    lm: str = ""
+    lm: Annotated[str, Resource(external=True)] = ""
     """The language model: a folder, or a name on the hub."""
     paraphrases: int = Field(default=11, ge=1, le=len(QUESTIONS))
     """Texts per class that the language model reads: one drawn per step, all of them in evaluation."""
@@ -104,12 +102,11 @@ class Told(NamedTuple):
     """Plain CLIP's class features, of unit length."""
 
 
-class LLaMP(Method):
+class LLaMP(Method[LLaMPConfig]):
     """Class-specific prompts from a frozen language model that has read about the classes."""
 
-    name: ClassVar[str] = "llamp"
-    Config: ClassVar[type[Settings]] = LLaMPConfig
-    recipe: ClassVar[Recipe] = Recipe(
+    name = "llamp"
+    recipe = Recipe(
         lr=2e-4,
         groups={"lora.*": 2e-5},
         floors={"lora.*": 5e-6, "*": 1e-5},
@@ -121,11 +118,11 @@ class LLaMP(Method):
         batch_size=4,
         crop=(0.08, 1.0),
     )
-    special: ClassVar[tuple[Special, ...]] = (
+    special = (
         Special({"epochs": 10}, data=("imagenet",)),
         Special({"epochs": 50, "lr": 2e-5, "groups": {"lora.*": 2e-5}}, {"lambda_dist": 1.0}, protocols=("few-shot",)),
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Zheng et al., Large Language Models are Good Prompt Learners for Low-Shot Image Classification, "
         "CVPR 2024",
         year=2024,
@@ -136,39 +133,35 @@ class LLaMP(Method):
         licence="MIT",
         trained="52,764,673 (LLaMA-2-7B)",
     )
-    log_probabilities: ClassVar[bool] = True
-    places: ClassVar[tuple[str, ...]] = ("lm",)
-    untold: ClassVar[tuple[str, ...]] = ("lm",)
-    config: LLaMPConfig
+    log_probabilities = True
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
-        told, generator = self.config, torch.Generator().manual_seed(seed)
+    def __init__(self, clip: FrozenClip, config: LLaMPConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         self._lm = self._language_model()
         self._check_language_model()
         width, wide = clip.text.width, clip.vision.width
-        self._words_depth = min(max(told.text_depth, told.llm_depth), clip.text.depth)
-        self._llm_depth = min(told.llm_depth, clip.text.depth)
-        self._lora = of_twelve(clip.vision.depth, told.lora_first, told.lora_last)
+        self._words_depth = min(max(config.text_depth, config.llm_depth), clip.text.depth)
+        self._llm_depth = min(config.llm_depth, clip.text.depth)
+        self._lora = of_twelve(clip.vision.depth, config.lora_first, config.lora_last)
         first = min(self._lora.values())
-        self._teacher = "feature" if told.clean_teacher else f"rows@{first}"
+        self._teacher = "feature" if config.clean_teacher else f"rows@{first}"
         self.needs = Needs(image=("rows@1",), training=(self._teacher,))
-        self._copies = Copies(self._lm, told.decoder_layers)
-        self.class_token = _uniform(generator, self._lm.width, told.llm_prompts, self._lm.width)
+        self._copies = Copies(self._lm, config.decoder_layers)
+        self.class_token = _uniform(self.generator, self._lm.width, config.llm_prompts, self._lm.width)
         self.decoder, self.norm = self._copies.trained()
         self.text_proj = nn.ModuleList(
-            random_linear(generator, self._lm.width, width, bias=False) for _ in range(self._llm_depth)
+            random_linear(self.generator, self._lm.width, width, bias=False) for _ in range(self._llm_depth)
         )
         self.llm_prompt_bias = nn.ParameterList(
-            _uniform(generator, width, told.llm_prompts, width) for _ in range(self._llm_depth)
+            _uniform(self.generator, width, config.llm_prompts, width) for _ in range(self._llm_depth)
         )
-        later = [_uniform(generator, width, told.text_prompts, width) for _ in range(self._words_depth)]
+        later = [_uniform(self.generator, width, config.text_prompts, width) for _ in range(self._words_depth)]
         self.text_prompts = nn.ParameterList([self._first_words(clip, later[0]), *later[1:]])
-        shape = min(told.vision_depth, clip.vision.depth), told.vision_prompts, wide
-        self.visual_prompts = _uniform(generator, told.vision_prompts * wide, *shape)
+        shape = min(config.vision_depth, clip.vision.depth), config.vision_prompts, wide
+        self.visual_prompts = _uniform(self.generator, config.vision_prompts * wide, *shape)
         self.lora = nn.ModuleDict(
             {
-                str(layer - 1): nn.ModuleDict({m: LowRank(wide, told.lora_rank, generator) for m in "qv"})
+                str(layer - 1): nn.ModuleDict({m: LowRank(wide, config.lora_rank, self.generator) for m in "qv"})
                 for layer in self._lora
             }
         )
@@ -326,12 +319,11 @@ class LLaMP(Method):
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy, distances from plain CLIP's features, and from the teacher's answers."""
-        assert batch.labels is not None
         told, text, teacher = self.config, out.rest, out.rest["teacher"]
         wanted = (self._temperature() * (teacher @ text["targets"].T)).log_softmax(-1)
         away = wanted.exp() * (wanted - out.logits.log_softmax(-1))
         return {
-            "ce": F.cross_entropy(out.logits, batch.labels, label_smoothing=told.label_smoothing),
+            "ce": F.cross_entropy(out.logits, batch.required_labels, label_smoothing=told.label_smoothing),
             "l1": told.l1_text * (text["targets"] - text["each"][:, 0]).abs().mean()
             + told.l1_image * (out.features["cls"] - teacher).abs().mean(),
             "dist": told.lambda_dist * away.mean(),

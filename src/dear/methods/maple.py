@@ -7,53 +7,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.rows import Rows
-from dear.config import Settings
-from dear.data.prompts import ClassList
-from dear.methods.about import About
-from dear.methods.base import Batch, Method, Needs, Output, unit
-from dear.methods.coop import DASSL
+from dear.methods.api import About, Batch, ClassList, Method, Needs, Output, Recipe, Special, cosine_output, unit
+from dear.methods.parts.contexts import SlotConfig, slot_start, slot_template
+from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import (
-    WORDS,
     deep_words,
-    placeholders,
     prompt_rows,
     prompted_image,
     random_linear,
     random_rows,
     with_words,
-    word_rows,
 )
-from dear.methods.recipe import Recipe, Special
-
-MOST_WORDS = 4
-"""Longer contexts start at random, as published."""
-
-
-class SlotConfig(Settings):
-    """How learned words take the place of the first words of a prompt."""
-
-    words: str = WORDS
-    """Words that the prompt begins with, the first of which are learned; "" for a random start."""
-
-
-def slot_template(words: str, count: int) -> str:
-    """The prompt whose first `count` words are learned; words beyond them stay as they are."""
-    return f"{words if words and count <= MOST_WORDS else placeholders(count)} {{}}."
-
-
-def slot_start(clip: FrozenClip, words: str, count: int, generator: torch.Generator) -> nn.Parameter:
-    """The start of learned words: those words, or random rows if there are none or too many are learned."""
-    if words and count <= MOST_WORDS:
-        return nn.Parameter(word_rows(clip, words, count))
-    return random_rows(generator, count, clip.text.width)
 
 
 class MaPLeConfig(SlotConfig):
@@ -65,17 +36,16 @@ class MaPLeConfig(SlotConfig):
     """Number of layers, from the first on, that get learned rows of their own."""
 
 
-class MaPLe(Method):
+class MaPLe(Method[MaPLeConfig]):
     """Learned words in the first layers of the text tower, mapped into the image tower."""
 
-    name: ClassVar[str] = "maple"
-    Config: ClassVar[type[Settings]] = MaPLeConfig
-    recipe: ClassVar[Recipe] = Recipe(**{**DASSL, "lr": 3.5e-3, "batch_size": 4}, epochs=5)
-    special: ClassVar[tuple[Special, ...]] = (
+    name = "maple"
+    recipe = Recipe(**{**DASSL, "lr": 3.5e-3, "batch_size": 4}, epochs=5)
+    special = (
         Special({"epochs": 50}, protocols=("few-shot",)),
         Special({"lr": 2.6e-3, "epochs": 2}, {"depth": 3}, protocols=("cross-dataset", "domain")),
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Khattak et al., MaPLe: Multi-modal Prompt Learning, CVPR 2023",
         year=2023,
         touches="both towers, layers 1–9",
@@ -83,20 +53,18 @@ class MaPLe(Method):
         code="muzairkhattak/multimodal-prompt-learning 69bce21",
         licence="MIT",
     )
-    config: MaPLeConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
+    def __init__(self, clip: FrozenClip, config: MaPLeConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         self.needs = Needs(image=("rows@1",))
-        generator = torch.Generator().manual_seed(seed)
         wide, narrow = clip.vision.width, clip.text.width
         self._later = [str(layer) for layer in range(1, min(self.config.depth, clip.text.depth, clip.vision.depth))]
-        self.ctx = slot_start(clip, self.config.words, self.config.context, generator)
-        self.proj = random_linear(generator, narrow, wide)
+        self.ctx = slot_start(clip, self.config.words, self.config.context, self.generator)
+        self.proj = random_linear(self.generator, narrow, wide)
         self.deep_text = nn.ParameterDict(
-            {layer: random_rows(generator, self.config.context, narrow) for layer in self._later}
+            {layer: random_rows(self.generator, self.config.context, narrow) for layer in self._later}
         )
-        start = random_linear(generator, narrow, wide)
+        start = random_linear(self.generator, narrow, wide)
         self.deep_proj = nn.ModuleDict({layer: copy.deepcopy(start) for layer in self._later})
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> Rows:
@@ -121,4 +89,4 @@ class MaPLe(Method):
     ) -> Output:
         """Cosines of prompted image and class features."""
         feature_BE = unit(prompted_image(clip, image["rows@1"], self.image_rows()))
-        return Output({"logits": clip.temperature * feature_BE @ text.T}, {"cls": feature_BE}, classes=text)
+        return cosine_output(clip, feature_BE, text)

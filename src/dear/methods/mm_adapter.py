@@ -6,20 +6,15 @@ Shapes: B images, C classes, E joint embedding, D attention width, H heads, K = 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
+from typing import Any, Literal, NamedTuple, Self, cast
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from dear.backbone.clip import FrozenClip
-from dear.config import Settings
-from dear.data.prompts import ClassList
-from dear.methods.about import About
-from dear.methods.base import Batch, Method, Needs, Output, unit
+from dear.methods.api import About, Batch, ClassList, FrozenClip, Method, Needs, Output, Recipe, Settings, Special, unit
 from dear.methods.parts.class_features import text_weights
 from dear.methods.parts.tokens import random_linear
-from dear.methods.recipe import Recipe, Special
 
 TINY = 1e-12
 
@@ -65,12 +60,11 @@ class ClassTokens(NamedTuple):
     """(C, H, N) values of all classes in the bottleneck, summed with these weights."""
 
 
-class MMAdapter(Method):
+class MMAdapter(Method[MMAdapterConfig]):
     """A small attention block over the features of all classes and of the image; both are adapted."""
 
-    name: ClassVar[str] = "mm_adapter"
-    Config: ClassVar[type[Settings]] = MMAdapterConfig
-    recipe: ClassVar[Recipe] = Recipe(
+    name = "mm_adapter"
+    recipe = Recipe(
         optimiser="adam",
         lr=5e-3,
         decay=1e-4,
@@ -81,8 +75,8 @@ class MMAdapter(Method):
         schedule="constant",
         augment=False,
     )
-    special: ClassVar[tuple[Special, ...]] = (Special(config={"width": 256}),)
-    about: ClassVar[About] = About(
+    special = (Special(config={"width": 256}),)
+    about = About(
         citation="Seputis et al., Multi-Modal Adapter for Vision-Language Models, arXiv 2409.02958, 2024",
         year=2024,
         touches="image and class features",
@@ -90,30 +84,28 @@ class MMAdapter(Method):
         code="dqmis/clip-mma 1287cb5",
         licence="none stated",
     )
-    needs: Needs = Needs(independent=False)
-    config: MMAdapterConfig
+    needs = Needs(independent=False)
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
-        generator = torch.Generator().manual_seed(seed)
+    def __init__(self, clip: FrozenClip, config: MMAdapterConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         outer, width, hidden = clip.geometry.embed_dim, self.config.width, self.config.hidden
         self.downsampler: nn.Module
         self.upsampler: nn.Module
         if self.config.variant == "blocked":
-            self.downsampler = random_linear(generator, outer, width)
-            self.upsampler = random_linear(generator, width, outer)
+            self.downsampler = random_linear(self.generator, outer, width)
+            self.upsampler = random_linear(self.generator, width, outer)
         else:
             self.downsampler = nn.Sequential(
-                random_linear(generator, outer, hidden), random_linear(generator, hidden, width)
+                random_linear(self.generator, outer, hidden), random_linear(self.generator, hidden, width)
             )
             self.upsampler = nn.Sequential(
-                random_linear(generator, width, hidden), nn.GELU(), random_linear(generator, hidden, outer)
+                random_linear(self.generator, width, hidden), nn.GELU(), random_linear(self.generator, hidden, outer)
             )
         self.mha = nn.MultiheadAttention(width, self.config.heads)
         with torch.no_grad():
             bound = (6 / (4 * width)) ** 0.5  # Xavier's, of the three maps as one
-            self.mha.in_proj_weight.copy_((torch.rand(3 * width, width, generator=generator) * 2 - 1) * bound)
-            self.mha.out_proj.weight.copy_((torch.rand(width, width, generator=generator) * 2 - 1) * width**-0.5)
+            self.mha.in_proj_weight.copy_((torch.rand(3 * width, width, generator=self.generator) * 2 - 1) * bound)
+            self.mha.out_proj.weight.copy_((torch.rand(width, width, generator=self.generator) * 2 - 1) * width**-0.5)
             self.mha.in_proj_bias.zero_()
             self.mha.out_proj.bias.zero_()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,14 +18,12 @@ from torch import Tensor, nn
 from dear.backbone.clip import FrozenClip
 from dear.backbone.layers import Layer, Part
 from dear.backbone.rows import Rows
-from dear.config import Settings
 from dear.data.prompts import ClassList
-from dear.methods.about import About
-from dear.methods.base import Batch, Method, Needs, Output, tokens_of, unit
-from dear.methods.coop import DASSL
-from dear.methods.parts.lora import PUBLISHED_DEPTH, of_twelve
+from dear.methods.api import About, Batch, Method, Needs, Output, Recipe, Settings, Special, cosine_output, unit
+from dear.methods.base import tokens_of
+from dear.methods.parts.published_layers import PUBLISHED_DEPTH, of_twelve
+from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import WORDS
-from dear.methods.recipe import Recipe, Special
 
 
 class MMAConfig(Settings):
@@ -51,17 +49,16 @@ class MMAConfig(Settings):
         return self
 
 
-class MMA(Method):
+class MMA(Method[MMAConfig]):
     """Adapters parallel to the last eight layers of both towers, coupled by a shared map."""
 
-    name: ClassVar[str] = "mma"
-    Config: ClassVar[type[Settings]] = MMAConfig
-    recipe: ClassVar[Recipe] = Recipe(**{**DASSL, "lr": 1.5e-3, "batch_size": 16}, epochs=5, warmup_epochs=0)
-    special: ClassVar[tuple[Special, ...]] = (
+    name = "mma"
+    recipe = Recipe(**{**DASSL, "lr": 1.5e-3, "batch_size": 16}, epochs=5, warmup_epochs=0)
+    special = (
         Special({"epochs": 1}, {"first": 9}, protocols=("cross-dataset", "domain")),
         Special({"batch_size": 128}, data=("imagenet",)),
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Yang et al., MMA: Multi-Modal Adapter for Vision-Language Models, CVPR 2024",
         year=2024,
         touches="both towers, layers 5–12",
@@ -69,18 +66,16 @@ class MMA(Method):
         code="ZjjConan/Multi-Modal-Adapter 547ee34",
         licence="MIT",
     )
-    config: MMAConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
-        generator = torch.Generator().manual_seed(seed)
+    def __init__(self, clip: FrozenClip, config: MMAConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         first, last, width = self.config.first, self.config.last, self.config.width
         self._vision = of_twelve(clip.vision.depth, first, last)
         self._text = of_twelve(clip.text.depth, first, last)
-        self.text_adapters = _adapters(self._text, clip.text.width, width, generator)
-        self.vision_adapters = _adapters(self._vision, clip.vision.width, width, generator)
+        self.text_adapters = _adapters(self._text, clip.text.width, width, self.generator)
+        self.vision_adapters = _adapters(self._vision, clip.vision.width, width, self.generator)
         both = sorted({*self._text, *self._vision})
-        self.shared = nn.ModuleDict({str(layer): _linear(width, width, generator) for layer in both})
+        self.shared = nn.ModuleDict({str(layer): _linear(width, width, self.generator) for layer in both})
         self.needs = Needs(image=(f"rows@{min(self._vision.values())}",))
 
     def _adapted(self, layers: Sequence[Layer], places: Mapping[int, int], adapters: nn.ModuleDict) -> list[Layer]:
@@ -116,7 +111,7 @@ class MMA(Method):
         layers = self._adapted(clip.vision.layers, self._vision, self.vision_adapters)
         x_BD = clip.vision.run(image[f"rows@{first}"], first, layers=layers, read=[0])[:, 0]
         feature_BE = unit(clip.vision.read(x_BD))
-        return Output({"logits": clip.temperature * feature_BE @ text.T}, {"cls": feature_BE}, classes=text)
+        return cosine_output(clip, feature_BE, text)
 
     def combine(self, grads: Mapping[str, Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
         """The true gradients divided by the scale, without which the adapters would hardly move."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -18,16 +18,11 @@ from torch import Tensor, nn
 from dear.backbone.clip import FrozenClip
 from dear.backbone.precision import wide
 from dear.backbone.rows import Rows
-from dear.config import Settings
-from dear.data.prompts import ClassList
-from dear.methods.about import About
-from dear.methods.base import Batch, Method, Needs, Output, tokens_of, unit
+from dear.methods.api import About, Batch, ClassList, Method, Needs, Output, Recipe, Settings, Special, tokens_of, unit
+from dear.methods.parts.class_text import AdaptedText, FrozenText
+from dear.methods.parts.published_layers import PUBLISHED_DEPTH, counted_from_end
+from dear.methods.parts.recipes import TRANSFER, by_data
 from dear.methods.parts.tokens import random_linear, random_rows
-from dear.methods.recipe import Recipe, Special
-
-TRANSFER = ("cross-dataset", "domain")
-LAYERS = 12
-"""Layers of the towers that published layer numbers belong to."""
 
 
 class MMRLConfig(Settings):
@@ -47,28 +42,9 @@ class MMRLConfig(Settings):
     @field_validator("layers")
     @classmethod
     def _ascending(cls, layers: tuple[int, ...]) -> tuple[int, ...]:
-        if list(layers) != sorted(set(layers)) or layers[0] < 1 or layers[-1] > LAYERS:
-            raise ValueError(f"must be ascending numbers from 1 to {LAYERS}")
+        if list(layers) != sorted(set(layers)) or layers[0] < 1 or layers[-1] > PUBLISHED_DEPTH:
+            raise ValueError(f"must be ascending numbers from 1 to {PUBLISHED_DEPTH}")
         return layers
-
-
-class FrozenText(NamedTuple):
-    """Rows of the prompts before the first layer with tokens, and plain CLIP's class features."""
-
-    rows: Rows
-    plain_CE: Tensor
-
-
-class AdaptedText(NamedTuple):
-    """Class features with the tokens, and plain CLIP's."""
-
-    adapted_CE: Tensor
-    plain_CE: Tensor
-
-
-def by_data(name: str, values: Mapping[str, float]) -> tuple[Special, ...]:
-    """Published values of one config field by data set."""
-    return tuple(Special(config={name: value}, data=(data,)) for data, value in values.items())
 
 
 REG_WEIGHTS = {
@@ -86,20 +62,19 @@ REG_WEIGHTS = {
 }
 
 
-class MMRL(Method):
+class MMRL(Method[MMRLConfig]):
     """Tokens of a space shared by both towers in their later layers; a second image feature read from them."""
 
-    name: ClassVar[str] = "mmrl"
-    Config: ClassVar[type[Settings]] = MMRLConfig
-    recipe: ClassVar[Recipe] = Recipe(batch_size=4, drop_last=True)
-    special: ClassVar[tuple[Special, ...]] = (
+    name = "mmrl"
+    recipe = Recipe(batch_size=4, drop_last=True)
+    special = (
         *by_data("reg_weight", REG_WEIGHTS),
         Special(config={"width": 2048}, data=("eurosat",)),
         Special({"batch_size": 32, "epochs": 50}, protocols=("few-shot",)),
         Special({"batch_size": 32, "epochs": 5}, data=("imagenet",)),
         Special({"batch_size": 32, "epochs": 1, "warmup_epochs": 0}, {"reg_weight": 0.2}, protocols=TRANSFER),
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Guo and Gu, MMRL: Multi-Modal Representation Learning for Vision-Language Models, CVPR 2025",
         year=2025,
         touches="both towers, layers 6–12",
@@ -108,18 +83,16 @@ class MMRL(Method):
         licence="MIT",
     )
     readouts: ClassVar[Mapping[str, str]] = {"default": "fused", "novel": "logits", "transfer": "logits"}
-    carries: ClassVar[bool] = False
+    carries = False
     """Whether a token's output has a part in the next layer's token."""
-    config: MMRLConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
-        self.vision_layers = placed(self.config.layers, clip.vision.depth)
-        self.text_layers = placed(self.config.layers, clip.text.depth)
+    def __init__(self, clip: FrozenClip, config: MMRLConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
+        self.vision_layers = counted_from_end(self.config.layers, clip.vision.depth)
+        self.text_layers = counted_from_end(self.config.layers, clip.text.depth)
         self.needs = Needs(image=(f"rows@{self.vision_layers[0]}",), training=("feature",))
-        generator = torch.Generator().manual_seed(seed)
-        self.tokens = random_rows(generator, self.config.tokens, self.config.width)
-        self._make_maps(clip, generator)
+        self.tokens = random_rows(self.generator, self.config.tokens, self.config.width)
+        self._make_maps(clip, self.generator)
 
     def _make_maps(self, clip: FrozenClip, generator: torch.Generator) -> None:
         """One map per layer and tower, all of a tower with the same start; a projection of its own."""
@@ -202,19 +175,12 @@ class MMRL(Method):
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy of both sets of logits, and the distance of both towers' features from plain CLIP's."""
         config = self.config
-        assert batch.labels is not None
-        assert out.classes is not None
         return {
-            "ce": config.alpha * F.cross_entropy(out.readouts["logits"], batch.labels),
-            "ce_rep": (1 - config.alpha) * F.cross_entropy(out.rest["representation"], batch.labels),
+            "ce": config.alpha * F.cross_entropy(out.readouts["logits"], batch.required_labels),
+            "ce_rep": (1 - config.alpha) * F.cross_entropy(out.rest["representation"], batch.required_labels),
             "reg_image": config.reg_weight * distance(out.features["cls"], out.rest["plain_image"]),
-            "reg_text": config.reg_weight * distance(out.classes, out.rest["plain_classes"]),
+            "reg_text": config.reg_weight * distance(out.class_features, out.rest["plain_classes"]),
         }
-
-
-def placed(layers: tuple[int, ...], depth: int) -> tuple[int, ...]:
-    """Layer numbers for a tower of twelve in a tower of another depth, each once."""
-    return tuple(sorted({max(1, depth - LAYERS + layer) for layer in layers}))
 
 
 def distance(features_XE: Tensor, frozen_XE: Tensor) -> Tensor:

@@ -6,20 +6,17 @@ Shapes as in `dear.methods.mmrl`; a rank of the maps' differences, p of the proj
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dear.backbone.clip import FrozenClip
 from dear.backbone.precision import wide
-from dear.config import Settings
-from dear.methods.about import About
-from dear.methods.mmrl import MMRL, TRANSFER, MMRLConfig, by_data
+from dear.methods.api import About, FrozenClip, Special
+from dear.methods.mmrl import MMRL, MMRLConfig
+from dear.methods.parts.recipes import TRANSFER, by_data
 from dear.methods.parts.tokens import random_linear
-from dear.methods.recipe import Special
 
 REG_WEIGHTS = {
     "imagenet": 0.2,
@@ -83,9 +80,9 @@ class Aligners(nn.ModuleList):
 class MMRLpp(MMRL):
     """MMRL with maps that share their weights over layers, and tokens that flow from layer to layer."""
 
-    name: ClassVar[str] = "mmrlpp"
-    Config: ClassVar[type[Settings]] = MMRLppConfig
-    special: ClassVar[tuple[Special, ...]] = (
+    name = "mmrlpp"
+    Config = MMRLppConfig
+    special = (
         *by_data("reg_weight", REG_WEIGHTS),
         *by_data("beta", BETAS),
         Special({"batch_size": 32, "epochs": 100, "lr": 2e-3}, protocols=("few-shot",)),
@@ -96,7 +93,7 @@ class MMRLpp(MMRL):
             protocols=TRANSFER,
         ),
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Guo and Gu, MMRL++: Parameter-Efficient and Interaction-Aware Representation Learning for "
         "Vision-Language Models, IJCV 2026",
         year=2026,
@@ -105,7 +102,7 @@ class MMRLpp(MMRL):
         code="yunncheng/MMRL 27d8821",
         licence="MIT",
     )
-    carries: ClassVar[bool] = True
+    carries = True
     config: MMRLppConfig
 
     def _make_maps(self, clip: FrozenClip, generator: torch.Generator) -> None:

@@ -6,22 +6,18 @@ Shapes: B images, C classes, M learned words, D text width, E joint embedding.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dear.backbone.clip import FrozenClip
-from dear.config import Settings
-from dear.data.prompts import ClassList
-from dear.errors import ConfigError
-from dear.methods.about import About
-from dear.methods.base import Batch, Output, unit
-from dear.methods.coop import DASSL, CoOp, CoOpConfig
+from dear.data.families import IMAGENETS
+from dear.methods.api import About, Batch, ClassList, ConfigError, FrozenClip, Output, Recipe, Special, unit
+from dear.methods.coop import CoOp, CoOpConfig
+from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import WORDS, frozen_features, placeholders, word_rows
-from dear.methods.recipe import Recipe, Special
 
 PHOTO = f"{WORDS} {{}}."
 TEMPLATES = {
@@ -32,8 +28,7 @@ TEMPLATES = {
     "eurosat": "a centered satellite photo of {}.",
     "food101": "a type of food, a photo of {}.",
     "ucf101": "a photo of a person doing {}.",
-    **dict.fromkeys(("stanford_cars", "sun397", "caltech101", "imagenet", "imagenetv2"), PHOTO),
-    **dict.fromkeys(("imagenet_sketch", "imagenet_a", "imagenet_r"), PHOTO),
+    **dict.fromkeys(("stanford_cars", "sun397", "caltech101", *IMAGENETS), PHOTO),
 }
 """The teacher's prompts, whose beginning is also the start of the context."""
 
@@ -76,10 +71,10 @@ class ProGradText(NamedTuple):
 class ProGrad(CoOp):
     """CoOp whose gradients lose what goes against zero-shot CLIP."""
 
-    name: ClassVar[str] = "prograd"
-    Config: ClassVar[type[Settings]] = ProGradConfig
-    recipe: ClassVar[Recipe] = Recipe(**DASSL, epochs=100)
-    special: ClassVar[tuple[Special, ...]] = (
+    name = "prograd"
+    Config = ProGradConfig
+    recipe = Recipe(**DASSL, epochs=100)
+    special = (
         *(Special(config={"words": words_of(template)}, data=(name,)) for name, template in TEMPLATES.items()),
         Special({"epochs": 200}, protocols=("few-shot",), shots=(8, 10**9)),
         Special({"epochs": 50}, protocols=("few-shot",), shots=(1, 1)),
@@ -92,7 +87,7 @@ class ProGrad(CoOp):
         Special({"epochs": 50}, protocols=("cross-dataset", "domain")),
         Special({"epochs": 50}, data=("imagenet",)),
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Zhu et al., Prompt-aligned Gradient for Prompt Tuning, ICCV 2023",
         year=2023,
         touches="words of the prompt",
@@ -102,11 +97,11 @@ class ProGrad(CoOp):
     )
     config: ProGradConfig
 
-    def start(self, clip: FrozenClip, seed: int) -> nn.Parameter:
+    def start(self, clip: FrozenClip) -> nn.Parameter:
         """Zeros, then words; or random rows."""
         words, count = self.config.start, len(self.config.start.split())
         if not words:
-            return super().start(clip, seed)
+            return super().start(clip)
         if count > self.config.context:
             raise ConfigError(
                 f"{words!r} has {count} words, but context is {self.config.context}: give fewer words or a longer one."

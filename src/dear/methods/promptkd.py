@@ -7,7 +7,7 @@ Shapes: n learned rows per layer, B images, C classes, E and T joint embeddings 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -15,13 +15,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
-from dear.config import Settings
 from dear.data.prompts import ClassList
 from dear.errors import ConfigError
-from dear.methods.about import About
-from dear.methods.base import Batch, Method, Needs, Output, tokens_of, unit
+from dear.methods.api import About, Batch, Method, Needs, Output, Recipe, Resource, Settings, Special, tokens_of, unit
 from dear.methods.parts.tokens import prompted_image, random_linear, random_rows
-from dear.methods.recipe import Recipe, Special
 
 TEACHER = "teacher"
 
@@ -29,7 +26,7 @@ TEACHER = "teacher"
 class PromptKDConfig(Settings):
     """Config of PromptKD."""
 
-    teacher: str | None = None
+    teacher: Annotated[str | None, Resource()] = None
     """Whom to learn from: the folder of a run, or a CLIP as NAME or NAME@TAG; default: the same CLIP, as it is.
     In a grid, {data}, {seed} and {shots} stand for those of the cell."""
     context: int = Field(default=4, ge=1, le=256)
@@ -86,19 +83,16 @@ class Projector(nn.Module):
         return out_BT, {"mean": seen.mean(0), "var": seen.var(0)} if training else {}
 
 
-class PromptKD(Method):
+class PromptKD(Method[PromptKDConfig]):
     """Image prompts and a projector that learn a teacher's answers on photos without labels."""
 
-    name: ClassVar[str] = "promptkd"
-    Config: ClassVar[type[Settings]] = PromptKDConfig
-    recipe: ClassVar[Recipe] = Recipe(
-        optimiser="sgd", lr=5e-3, batch_size=8, epochs=20, drop_last=True, crop=(0.08, 1.0)
-    )
-    special: ClassVar[tuple[Special, ...]] = (
+    name = "promptkd"
+    recipe = Recipe(optimiser="sgd", lr=5e-3, batch_size=8, epochs=20, drop_last=True, crop=(0.08, 1.0))
+    special = (
         Special(config={"weight": 200.0}, data=("fgvc_aircraft", "oxford_flowers", "dtd")),
         Special(config={"depth": 3, "weight": 1000.0}, protocols=("cross-dataset", "domain")),
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Li et al., PromptKD: Unsupervised Prompt Distillation for Vision-Language Models, CVPR 2024",
         year=2024,
         touches="image tower, layers 1–9",
@@ -108,21 +102,18 @@ class PromptKD(Method):
         licence="Apache-2.0",
         trained="1,013,760 (ViT-L/14 teacher)",
     )
-    untold: ClassVar[tuple[str, ...]] = (TEACHER,)
-    needs: Needs = Needs(
+    needs = Needs(
         image=("rows@1",), training=(f"{TEACHER}:image",), whole_batch=True, companions=(TEACHER,), unlabelled=True
     )
-    config: PromptKDConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
+    def __init__(self, clip: FrozenClip, config: PromptKDConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         self.check_teacher(clip)
-        generator = torch.Generator().manual_seed(seed)
         self.vision = nn.ParameterList(
-            random_rows(generator, self.config.context, clip.vision.width)
+            random_rows(self.generator, self.config.context, clip.vision.width)
             for _ in range(min(self.config.depth, clip.vision.depth))
         )
-        self.project = Projector(clip.geometry.embed_dim, self.teacher.clip.geometry.embed_dim, generator)
+        self.project = Projector(clip.geometry.embed_dim, self.teacher.clip.geometry.embed_dim, self.generator)
 
     @property
     def teacher(self) -> Any:

@@ -7,23 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from dear.backbone.clip import FrozenClip
-from dear.backbone.rows import Rows
-from dear.config import Settings
-from dear.data.prompts import ClassList
-from dear.methods.about import About
-from dear.methods.base import Batch, Output, unit
-from dear.methods.coop import DASSL
+from dear.methods.api import About, Batch, ClassList, FrozenClip, Output, Recipe, Rows, Special, unit
 from dear.methods.ivlp import IVLP, IVLPConfig
+from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.templates import SIXTY
-from dear.methods.recipe import Recipe, Special
 
 
 class PromptSRCConfig(IVLPConfig):
@@ -75,12 +69,10 @@ def averaged_features(clip: FrozenClip, classes: ClassList, templates: tuple[str
 class PromptSRC(IVLP):
     """Learned words and image rows, held near plain CLIP; the epochs are averaged with Gaussian weights."""
 
-    name: ClassVar[str] = "promptsrc"
-    Config: ClassVar[type[Settings]] = PromptSRCConfig
-    recipe: ClassVar[Recipe] = Recipe(
-        **{**DASSL, "lr": 2.5e-3, "batch_size": 4}, epochs=20, average="gaussian", gaussian=(15.0, 1.0)
-    )
-    special: ClassVar[tuple[Special, ...]] = (
+    name = "promptsrc"
+    Config = PromptSRCConfig
+    recipe = Recipe(**{**DASSL, "lr": 2.5e-3, "batch_size": 4}, epochs=20, average="gaussian", gaussian=(15.0, 1.0))
+    special = (
         Special({"gaussian": (6.0, 10.0)}, {"text_depth": 3, "image_depth": 3}, protocols=("cross-dataset", "domain")),
         Special({"epochs": 50, "gaussian": (30.0, 30.0)}, protocols=("few-shot",)),
         Special(
@@ -89,7 +81,7 @@ class PromptSRC(IVLP):
             data=("stanford_cars", "oxford_flowers", "fgvc_aircraft", "dtd", "eurosat"),
         ),
     )
-    about: ClassVar[About | None] = About(
+    about = About(
         citation="Khattak et al., Self-regulating Prompts: Foundational Model Adaptation without Forgetting, ICCV 2023",
         year=2023,
         touches="both towers, layers 1–9",
@@ -99,8 +91,8 @@ class PromptSRC(IVLP):
     )
     config: PromptSRCConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
+    def __init__(self, clip: FrozenClip, config: PromptSRCConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         self.needs = replace(self.needs, training=("feature",))
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> FrozenClasses:
@@ -123,17 +115,16 @@ class PromptSRC(IVLP):
         out = super().forward(clip, image, text.features, batch)
         plain_BE, plain_CE = unit(image["feature"]), text.targets.detach()
         plain = {"image": plain_BE, "text": plain_CE, "logits": clip.temperature * plain_BE @ plain_CE.T}
-        return Output(out.readouts, out.features, classes=out.classes, rest=plain)
+        return Output(out.readouts, out.features, classes=out.class_features, rest=plain)
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy, and three terms that hold class features, image features and answers near plain CLIP's."""
         told, plain = self.config, out.rest
-        assert out.classes is not None
         wanted_BC, found_BC = plain["logits"].log_softmax(1), out.logits.log_softmax(1)
         divergence = F.kl_div(found_BC, wanted_BC, reduction="sum", log_target=True)
         return {
             **super().loss(out, batch),
-            "scl_text": told.text_weight * F.l1_loss(out.classes, plain["text"]),
+            "scl_text": told.text_weight * F.l1_loss(out.class_features, plain["text"]),
             "scl_image": told.image_weight * F.l1_loss(out.features["cls"], plain["image"]),
             "scl_logits": told.logits_weight * divergence / found_BC.numel(),  # per answer, not per image
         }

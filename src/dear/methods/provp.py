@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,13 +15,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
-from dear.config import Settings
-from dear.data.prompts import DEFAULT_TEMPLATE, ClassList
-from dear.methods.about import About
-from dear.methods.base import Batch, Method, Needs, Output, unit
-from dear.methods.coop import DASSL
+from dear.data.prompts import DEFAULT_TEMPLATE
+from dear.methods.api import About, Batch, ClassList, Method, Needs, Output, Recipe, Settings, Special, unit
+from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import frozen_features
-from dear.methods.recipe import Recipe, Special
 
 TEMPLATES = {
     "caltech101": DEFAULT_TEMPLATE,
@@ -55,19 +52,18 @@ class ProVPConfig(Settings):
     """Weight of the term that holds image features near plain CLIP's; 0 is plain ProVP."""
 
 
-class ProVP(Method):
+class ProVP(Method[ProVPConfig]):
     """Learned image rows that are carried on from layer to layer, held near plain CLIP; the text tower is untouched."""
 
-    name: ClassVar[str] = "provp"
-    Config: ClassVar[type[Settings]] = ProVPConfig
-    recipe: ClassVar[Recipe] = Recipe(**{**DASSL, "lr": 0.1}, decay=1e-3, epochs=100)
-    special: ClassVar[tuple[Special, ...]] = (
+    name = "provp"
+    recipe = Recipe(**{**DASSL, "lr": 0.1}, decay=1e-3, epochs=100)
+    special = (
         Special({"epochs": 200, "decay": 5e-4}, {"context": 50}, protocols=("few-shot",)),
         Special({"epochs": 100}, protocols=("few-shot",), shots=(2, 7)),
         Special({"epochs": 50, "decay": 1e-3}, protocols=("few-shot",), shots=(1, 1)),
         Special({"epochs": 100, "decay": 5e-3, "lr": 5.0}, data=("imagenet",)),
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Xu et al., Progressive Visual Prompt Learning with Contrastive Feature Re-formation, arXiv 2023",
         year=2023,
         touches="image tower, all layers",
@@ -75,17 +71,16 @@ class ProVP(Method):
         code="MCG-NJU/ProVP 837b8fb",
         licence="MIT",
     )
-    config: ProVPConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
+    def __init__(self, clip: FrozenClip, config: ProVPConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         if self.config.reformation:
             self.needs = Needs(image=("rows@1",), training=("feature",), whole_batch=True)
         else:
             self.needs = Needs(image=("rows@1",))
         shape = clip.vision.depth, self.config.context, clip.vision.width
         bound = math.sqrt(6 / (3 * PATCH**2 + clip.vision.width))
-        drawn = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+        drawn = torch.rand(shape, generator=self.generator)
         self.vision_prompts = nn.Parameter((drawn * 2 - 1) * bound)
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -20,16 +20,14 @@ from torch import Tensor, nn
 from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import PLAIN, TERMS
 from dear.backbone.head_contributions import name_groups
-from dear.config import Settings
 from dear.data.images import ImageList
 from dear.data.prompts import ClassList
 from dear.errors import ConfigError
-from dear.methods.about import About
-from dear.methods.base import Batch, Draw, Method, Needs, Output, Reading, tokens_of, unit
+from dear.methods.api import About, Batch, Draw, Method, Needs, Output, Reading, Recipe, Resource, Settings, unit
+from dear.methods.base import tokens_of
 from dear.methods.dear.config import MaskName
 from dear.methods.dear.method import first_layer
 from dear.methods.dear.roles import roles_for, with_auto_roles
-from dear.methods.recipe import Recipe
 from dear.roles.groups import groups_of
 from dear.roles.known import check_roles
 from dear.roles.rolemap import ROLES, RoleMap
@@ -46,7 +44,7 @@ class RoleGainsConfig(Settings):
     """Weight of the sum of (gain - 1)², which pulls towards plain CLIP."""
     first_layer: int | None = Field(default=None, ge=1)
     """First layer whose heads have roles; default: the last four layers."""
-    roles: Any = Field(default=None, exclude=True)
+    roles: Annotated[Any, Resource()] = Field(default=None, exclude=True)
     """Role map: a name, a roles.json, a folder of 'dear roles discover', or auto; default: the weights' known one.
     This and the next decide the map that is saved with the adapter."""
     mask: MaskName = Field(default="roles", exclude=True)
@@ -60,13 +58,12 @@ class RoleGainsConfig(Settings):
         return roles
 
 
-class RoleGains(Method):
+class RoleGains(Method[RoleGainsConfig]):
     """One factor for the heads of each role and concept, from frozen contributions; fitted in a second."""
 
-    name: ClassVar[str] = "role_gains"
-    Config: ClassVar[type[Settings]] = RoleGainsConfig
-    recipe: ClassVar[Recipe] = Recipe(epochs=0)
-    about: ClassVar[About] = About(
+    name = "role_gains"
+    recipe = Recipe(epochs=0)
+    about = About(
         citation="This project, 2026",
         year=2026,
         touches="contributions of heads to the image feature",
@@ -75,8 +72,6 @@ class RoleGains(Method):
         trained="14 (shipped map)",
     )
     readouts: ClassVar[Mapping[str, str]] = {"default": "gains", "transfer": "plain"}
-    untold: ClassVar[tuple[str, ...]] = ("roles",)
-    config: RoleGainsConfig
 
     @classmethod
     def prepare(
@@ -85,13 +80,13 @@ class RoleGains(Method):
         """Find the role map for `roles="auto"`."""
         return with_auto_roles(clip, images, config, say)
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
+    def __init__(self, clip: FrozenClip, config: RoleGainsConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         first = first_layer(self.config.first_layer, clip.vision.depth, "first_layer")
         if ROLES in self.files:
             self.roles = RoleMap.from_json(self.files[ROLES], where=ROLES)
         else:
-            self.roles = roles_for(clip, self.config.roles, self.config.mask, first_layer=first, seed=seed)
+            self.roles = roles_for(clip, self.config.roles, self.config.mask, first_layer=first, seed=self.seed)
         check_roles(self.roles, clip, first)
         self.files[ROLES] = self.roles.to_json()
         groups = groups_of(self.roles)

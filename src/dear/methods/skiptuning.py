@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,14 +17,11 @@ from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.rows import Rows
-from dear.config import Settings
-from dear.data.prompts import DEFAULT_TEMPLATE, ClassList
-from dear.methods.about import About
-from dear.methods.base import Batch, Method, Needs, Output, unit
-from dear.methods.coop import DASSL
+from dear.data.prompts import DEFAULT_TEMPLATE
+from dear.methods.api import About, Batch, ClassList, Method, Needs, Output, Recipe, Settings, Special, unit
+from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import prompt_rows
 from dear.methods.parts.trainable_copies import own_blocks, own_copy, own_tensor, with_blocks
-from dear.methods.recipe import Recipe, Special
 
 TEMPLATES = {
     "caltech101": "itap of a {}.",
@@ -116,19 +113,18 @@ def chances(count: int, top: int, falloff: float) -> Tensor:
     return torch.cat([torch.ones(top), (law - law[-1]) / (law[0] - law[-1])])
 
 
-class SkipTuning(Method):
+class SkipTuning(Method[SkipTuningConfig]):
     """Trains own copies of the last six layers of both towers, in each step with the classes that matter to it."""
 
-    name: ClassVar[str] = "skiptuning"
-    Config: ClassVar[type[Settings]] = SkipTuningConfig
-    recipe: ClassVar[Recipe] = Recipe(
+    name = "skiptuning"
+    recipe = Recipe(
         **{**DASSL, "lr": 2e-5, "batch_size": 4},
         groups={"visual.*": 5e-6},
         epochs=20,
         warmup_lr=1e-6,
         one_class=True,
     )
-    special: ClassVar[tuple[Special, ...]] = (
+    special = (
         Special(
             {"lr": 1e-5, "groups": {"visual.*": 1e-6}, "warmup_lr": 1e-8},
             protocols=("cross-dataset", "domain"),
@@ -137,7 +133,7 @@ class SkipTuning(Method):
         Special({"lr": 1e-5, "groups": {}, "warmup_epochs": 0, "epochs": 40}, protocols=("few-shot",)),
         Special({"epochs": 10}, protocols=("few-shot",), data=LARGE),
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Wu et al., Skip Tuning: Pre-trained Vision-Language Models are Effective and Efficient Adapters "
         "Themselves, CVPR 2025",
         year=2025,
@@ -146,10 +142,9 @@ class SkipTuning(Method):
         code="Koorye/SkipTuning 8c4636e",
         licence="none stated",
     )
-    config: SkipTuningConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
+    def __init__(self, clip: FrozenClip, config: SkipTuningConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         before = DEPTH - self.config.first_layer
         self._first_text, self._first_image = (max(1, t.depth - before) for t in (clip.text, clip.vision))
         self.needs = Needs(image=(f"rows@{self._first_image}",), whole_batch=True)
@@ -206,12 +201,11 @@ class SkipTuning(Method):
         if batch is None:
             logits_BC = clip.temperature * feature_BE @ text.T
             return Output({"logits": logits_BC}, {"cls": feature_BE}, classes=text)
-        assert batch.labels is not None, "this loss needs labels"
-        ranks_C, classes_C = self.kept(feature_BE.detach(), text, batch.labels)
+        ranks_C, classes_C = self.kept(feature_BE.detach(), text, batch.required_labels)
         kept_K = classes_C.nonzero()[:, 0]
         rows = Rows(text.past[:1].detach(), text.words[kept_K].detach(), text.end[kept_K])
         text_KE = self.class_features(clip, rows)
-        rest = {"ranks": ranks_C, "kept": kept_K, "labels": (classes_C.cumsum(0) - 1)[batch.labels]}
+        rest = {"ranks": ranks_C, "kept": kept_K, "labels": (classes_C.cumsum(0) - 1)[batch.required_labels]}
         logits_BK = clip.temperature * feature_BE @ text_KE.T
         return Output({"logits": logits_BK}, {"cls": feature_BE}, classes=text_KE, rest=rest)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,14 +16,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
-from dear.config import Settings
 from dear.data.catalog import declarations
 from dear.data.prompts import DEFAULT_TEMPLATE, ClassList
 from dear.errors import ConfigError
-from dear.methods.about import About
-from dear.methods.base import Batch, Draw, Method, Needs, Output, tokens_of, unit
+from dear.methods.api import About, Batch, Draw, Method, Needs, Output, Recipe, Settings, Special, tokens_of, unit
 from dear.methods.parts.tokens import WORDS, deep_words, prompted_image, random_linear, random_rows
-from dear.methods.recipe import Recipe, Special
 
 MOST_WORDS = 20
 """Longer contexts start at random, as published."""
@@ -77,22 +74,21 @@ class FrozenText(NamedTuple):
     target: Target
 
 
-class TAC(Method):
+class TAC(Method[TACConfig]):
     """Learned rows in both towers beside tokens of the clusters that the trained classes form."""
 
-    name: ClassVar[str] = "tac"
-    Config: ClassVar[type[Settings]] = TACConfig
-    recipe: ClassVar[Recipe] = Recipe(
+    name = "tac"
+    recipe = Recipe(
         optimiser="sgd", lr=2.5e-3, batch_size=8, epochs=20, drop_last=True, crop=(0.4, 1.0), average="equal"
     )
-    special: ClassVar[tuple[Special, ...]] = (
+    special = (
         Special(
             {"epochs": 5, "crop": (0.8, 1.0)},
             {"text_context": 10, "vision_context": 10},
             protocols=("cross-dataset", "domain"),
         ),
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Hao et al., Task-Aware Clustering for Prompting Vision-Language Models, CVPR 2025",
         year=2025,
         touches="both towers, all layers",
@@ -101,24 +97,24 @@ class TAC(Method):
         code="FushengHao/TAC 914c306",
         licence="MIT",
     )
-    config: TACConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
-        told = self.config
-        self.needs = Needs(image=("rows@1",), training=("plain:feature",), views=told.views, drawn_images=False)
-        generator, embed = torch.Generator().manual_seed(seed), clip.vision.projection.shape[1]
+    def __init__(self, clip: FrozenClip, config: TACConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
+        self.needs = Needs(image=("rows@1",), training=("plain:feature",), views=config.views, drawn_images=False)
+        embed = clip.vision.projection.shape[1]
         narrow, wide = clip.text.width, clip.vision.width
         later = [
-            random_rows(generator, told.text_context, narrow) for _ in range(1, min(told.text_depth, clip.text.depth))
+            random_rows(self.generator, config.text_context, narrow)
+            for _ in range(1, min(config.text_depth, clip.text.depth))
         ]
-        self.text_prompts = nn.ParameterList([self._start(clip, generator), *later])
+        self.text_prompts = nn.ParameterList([self._start(clip, self.generator), *later])
         self.vision = nn.ParameterList(
-            random_rows(generator, told.vision_context, wide) for _ in range(min(told.vision_depth, clip.vision.depth))
+            random_rows(self.generator, config.vision_context, wide)
+            for _ in range(min(config.vision_depth, clip.vision.depth))
         )
-        self.cluster_to_text = random_linear(generator, embed, narrow)
-        self.cluster_to_vision = random_linear(generator, embed, wide)
-        self.register_buffer("centres", torch.zeros(told.clusters, embed))
+        self.cluster_to_text = random_linear(self.generator, embed, narrow)
+        self.cluster_to_vision = random_linear(self.generator, embed, wide)
+        self.register_buffer("centres", torch.zeros(config.clusters, embed))
         self.register_buffer("mask", self._mask(clip.vision.rows), persistent=False)
 
     def _start(self, clip: FrozenClip, generator: torch.Generator) -> nn.Parameter:
@@ -194,8 +190,7 @@ class TAC(Method):
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy of all views, and mean absolute distances from plain CLIP's features."""
-        assert out.classes is not None
-        l1_text = (out.classes - out.rest["target"]).abs().mean()
+        l1_text = (out.class_features - out.rest["target"]).abs().mean()
         l1_image = (out.features["cls"] - out.rest["plain_image"]).abs().mean()
         weighted = {"l1_text": self.config.text_weight * l1_text, "l1_image": self.config.image_weight * l1_image}
         return {**super().loss(out, batch), **weighted}

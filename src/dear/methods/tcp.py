@@ -6,31 +6,26 @@ Shapes: B images, C classes, D text width, E joint embedding; four learned words
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from dear.backbone.clip import FrozenClip
-from dear.backbone.rows import Rows
-from dear.config import Settings
-from dear.data.prompts import ClassList
-from dear.methods.about import About
-from dear.methods.base import Batch, Method, Output, unit
-from dear.methods.cocoop import MetaNet
-from dear.methods.coop import DASSL
-from dear.methods.maple import slot_start
+from dear.data.families import IMAGENETS
+from dear.methods.api import About, Batch, ClassList, FrozenClip, Method, Output, Recipe, Rows, Settings, Special, unit
+from dear.methods.parts.contexts import slot_start
+from dear.methods.parts.networks import MetaNet
+from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import frozen_features, placeholders, prompt_rows, with_words
-from dear.methods.recipe import Recipe, Special
 
 COUNT = 4
 """Learned words, and words per class."""
 FIRST = 2
 """The least layer at which words of the class can come in: before it nothing would be learned by the context."""
 PHOTO, PERSON = "a photo of a {}.", "a photo of a person doing {}."
-IMAGENET = dict.fromkeys(("imagenet", "imagenetv2", "imagenet_sketch", "imagenet_a", "imagenet_r"), PHOTO)
+IMAGENET = dict.fromkeys(IMAGENETS, PHOTO)
 FROZEN = {
     "fgvc_aircraft": "a photo of an aircraft {}.",
     "dtd": "a photo of a {}, a type of texture.",
@@ -93,14 +88,13 @@ class ClassText(NamedTuple):
     frozen: Tensor
 
 
-class TCP(Method):
+class TCP(Method[TCPConfig]):
     """Learned words, then words made of the class's frozen feature in a middle text layer."""
 
-    name: ClassVar[str] = "tcp"
-    Config: ClassVar[type[Settings]] = TCPConfig
-    recipe: ClassVar[Recipe] = Recipe(**{**DASSL, "optimiser": "adam"}, eps=1e-3, epochs=50)
-    special: ClassVar[tuple[Special, ...]] = (Special({"epochs": 25}, data=("imagenet", "sun397")),)
-    about: ClassVar[About] = About(
+    name = "tcp"
+    recipe = Recipe(**{**DASSL, "optimiser": "adam"}, eps=1e-3, epochs=50)
+    special = (Special({"epochs": 25}, data=("imagenet", "sun397")),)
+    about = About(
         citation="Yao et al., TCP: Textual-based Class-aware Prompt Tuning for Visual-Language Model, CVPR 2024",
         year=2024,
         touches="text tower, layers 1 and 9",
@@ -108,14 +102,12 @@ class TCP(Method):
         code="htyao89/Textual-based_Class-aware_prompt_tuning bd97bec",
         licence="none found",
     )
-    config: TCPConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
-        generator = torch.Generator().manual_seed(seed)
+    def __init__(self, clip: FrozenClip, config: TCPConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         embedding, width = clip.geometry.embed_dim, clip.text.width
-        self.ctx = slot_start(clip, self.config.words, COUNT, generator)
-        self.meta_net = MetaNet(generator, (embedding, embedding // 4, COUNT * width), quick_gelu)
+        self.ctx = slot_start(clip, self.config.words, COUNT, self.generator)
+        self.meta_net = MetaNet(self.generator, (embedding, embedding // 4, COUNT * width), quick_gelu)
         self._layer = min(max(clip.text.depth - 12 + self.config.layer, FIRST), clip.text.depth)
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> tuple[Rows, Tensor]:
@@ -148,6 +140,5 @@ class TCP(Method):
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy, and how far the mean class is from its frozen feature."""
-        assert out.classes is not None
-        near = F.cosine_similarity(out.classes, out.rest["frozen"], dim=1, eps=1e-7).mean()
+        near = F.cosine_similarity(out.class_features, out.rest["frozen"], dim=1, eps=1e-7).mean()
         return {**super().loss(out, batch), "kg": self.config.weight * (1 - near)}

@@ -6,20 +6,17 @@ Shapes: B images, C classes, E joint embedding, N image rows ([CLS] first), m sl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dear.backbone.clip import FrozenClip
-from dear.config import Settings
-from dear.methods.about import About
-from dear.methods.base import Batch, Needs, Output, unit
-from dear.methods.coop import DASSL, CoOp, CoOpConfig, FrozenPrompts
+from dear.methods.api import About, Batch, FrozenClip, Needs, Output, Recipe, unit
+from dear.methods.coop import CoOp, CoOpConfig, FrozenPrompts
+from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import random_linear
-from dear.methods.recipe import Recipe
 
 MOMENTUM = 0.1
 """Of the running statistics."""
@@ -128,11 +125,11 @@ def rewritten(memory_mE: Tensor, rows_RE: Tensor, momentum: float) -> Tensor:
 class TextRefiner(CoOp):
     """CoOp whose class features are refined by a memory of local image features."""
 
-    name: ClassVar[str] = "textrefiner"
-    Config: ClassVar[type[Settings]] = TextRefinerConfig
-    recipe: ClassVar[Recipe] = Recipe(**DASSL, epochs=10)
-    special: ClassVar[tuple[Any, ...]] = ()
-    about: ClassVar[About] = About(
+    name = "textrefiner"
+    Config = TextRefinerConfig
+    recipe = Recipe(**DASSL, epochs=10)
+    special = ()
+    about = About(
         citation="Xie et al., TextRefiner: Internal Visual Feature as Efficient Refiner for Vision-Language Models "
         "Prompt Tuning, AAAI 2025",
         year=2025,
@@ -143,10 +140,10 @@ class TextRefiner(CoOp):
     )
     config: TextRefinerConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
+    def __init__(self, clip: FrozenClip, config: TextRefinerConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         self.needs = Needs(training=("projected", "cls_attention"), drawn_images=False)
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(self.seed)  # not after the context's numbers
         embed = clip.vision.projection.shape[1]
         self.trans = Translation(embed, embed, generator)
         self.extractor = random_linear(generator, 2 * embed, embed, bias=False)

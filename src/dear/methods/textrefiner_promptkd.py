@@ -6,17 +6,14 @@ Shapes: B images, C classes, E and T joint embeddings of student and teacher, N 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from dear.backbone.clip import FrozenClip
-from dear.config import Settings
-from dear.methods.about import About
-from dear.methods.base import Batch, Output, unit
+from dear.methods.api import About, Batch, FrozenClip, Output, unit
 from dear.methods.parts.tokens import image_edit, random_linear
 from dear.methods.promptkd import TEACHER, PromptKD, PromptKDConfig
 from dear.methods.textrefiner import Refined, Translation, local_rows, refine, rewritten, start_memory
@@ -41,9 +38,9 @@ class TextRefinerKDConfig(PromptKDConfig):
 class TextRefinerKD(PromptKD):
     """PromptKD whose class features are refined by a memory of the student's local features."""
 
-    name: ClassVar[str] = "textrefiner_promptkd"
-    Config: ClassVar[type[Settings]] = TextRefinerKDConfig
-    about: ClassVar[About] = About(
+    name = "textrefiner_promptkd"
+    Config = TextRefinerKDConfig
+    about = About(
         citation="Xie et al., TextRefiner: Internal Visual Feature as Efficient Refiner for Vision-Language Models "
         "Prompt Tuning, AAAI 2025",
         year=2025,
@@ -56,9 +53,9 @@ class TextRefinerKD(PromptKD):
     )
     config: TextRefinerKDConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
-        generator = torch.Generator().manual_seed(seed + 1)
+    def __init__(self, clip: FrozenClip, config: TextRefinerKDConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
+        generator = torch.Generator().manual_seed(self.seed + 1)
         own, theirs = clip.geometry.embed_dim, self.teacher.clip.geometry.embed_dim
         del self.project
         self.project: Any = Translation(own, theirs, generator)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field
 
-from dear.config import Settings
-from dear.methods.about import About
+from dear.methods.api import About, Recipe, Special
 from dear.methods.parts.caches import CacheConfig, CacheMethod, Scale, Steps
-from dear.methods.recipe import Recipe, Special
 
 PUBLISHED = {
     "imagenet": (1.17, (7.0, 3.0)),
@@ -36,17 +32,16 @@ class TipConfig(CacheConfig):
     """Number of values of β and α that are tried."""
 
 
-class TipAdapter(CacheMethod):
+class TipAdapter(CacheMethod[TipConfig]):
     """Cached features of the training images as a second classifier; nothing is trained."""
 
-    name: ClassVar[str] = "tip_adapter"
-    Config: ClassVar[type[Settings]] = TipConfig
-    recipe: ClassVar[Recipe] = Recipe(epochs=0, crop=(0.5, 1.0))
-    special: ClassVar[tuple[Special, ...]] = tuple(
+    name = "tip_adapter"
+    recipe = Recipe(epochs=0, crop=(0.5, 1.0))
+    special = tuple(
         Special(config={"init_alpha": alpha, "search_scale": scale}, data=(data,))
         for data, (alpha, scale) in PUBLISHED.items()
     )
-    about: ClassVar[About] = About(
+    about = About(
         citation="Zhang et al., Tip-Adapter: Training-free Adaption of CLIP for Few-shot Classification, ECCV 2022",
         year=2022,
         touches="logits, by a cache of images",
@@ -54,4 +49,3 @@ class TipAdapter(CacheMethod):
         code="gaopengcuhk/Tip-Adapter d0e2d6f",
         licence="none stated",
     )
-    config: TipConfig

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from dear.methods.about import About
-from dear.methods.recipe import Recipe, Special
+from dear.methods.api import About, Recipe, Special
 from dear.methods.tip_adapter import TipAdapter
 
 
 class TipAdapterF(TipAdapter):
     """Tip-Adapter whose cached keys are trained."""
 
-    name: ClassVar[str] = "tip_adapter_f"
-    learns_keys: ClassVar[bool] = True
-    recipe: ClassVar[Recipe] = Recipe(
+    name = "tip_adapter_f"
+    learns_keys = True
+    recipe = Recipe(
         optimiser="adamw",
         lr=1e-3,
         eps=1e-4,
@@ -25,8 +22,8 @@ class TipAdapterF(TipAdapter):
         schedule="step",
         crop=(0.5, 1.0),
     )
-    special: ClassVar[tuple[Special, ...]] = (*TipAdapter.special, Special({"epochs": 100}, data=("eurosat",)))
-    about: ClassVar[About] = About(
+    special = (*TipAdapter.special, Special({"epochs": 100}, data=("eurosat",)))
+    about = About(
         citation="Zhang et al., Tip-Adapter: Training-free Adaption of CLIP for Few-shot Classification, ECCV 2022",
         year=2022,
         touches="logits, by a cache of images",

@@ -6,21 +6,17 @@ Shapes: n learned rows per layer, B images, C classes, E joint embedding.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
-from dear.config import Settings
 from dear.data.catalog import declarations
 from dear.data.prompts import DEFAULT_TEMPLATE, ClassList
-from dear.methods.about import About
-from dear.methods.base import Batch, Method, Needs, Output, unit
-from dear.methods.coop import DASSL
+from dear.methods.api import About, Batch, Method, Needs, Output, Recipe, Settings, Special, cosine_output, unit
+from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import frozen_features, prompted_image, random_rows
-from dear.methods.recipe import Recipe, Special
 
 
 class VPTConfig(Settings):
@@ -32,14 +28,13 @@ class VPTConfig(Settings):
     """Number of layers, from the first on, that get learned rows of their own; 1 is "shallow" VPT."""
 
 
-class VPT(Method):
+class VPT(Method[VPTConfig]):
     """Learned rows in every layer of the image tower; the text tower is untouched."""
 
-    name: ClassVar[str] = "vpt"
-    Config: ClassVar[type[Settings]] = VPTConfig
-    recipe: ClassVar[Recipe] = Recipe(**{**DASSL, "lr": 2.5e-3, "batch_size": 4}, epochs=5)
-    special: ClassVar[tuple[Special, ...]] = (Special({"epochs": 2}, protocols=("cross-dataset", "domain")),)
-    about: ClassVar[About] = About(
+    name = "vpt"
+    recipe = Recipe(**{**DASSL, "lr": 2.5e-3, "batch_size": 4}, epochs=5)
+    special = (Special({"epochs": 2}, protocols=("cross-dataset", "domain")),)
+    about = About(
         citation="Jia et al., Visual Prompt Tuning, ECCV 2022; on CLIP: Khattak et al., MaPLe, CVPR 2023",
         year=2022,
         touches="image tower, layers 1–12",
@@ -47,15 +42,13 @@ class VPT(Method):
         code="muzairkhattak/multimodal-prompt-learning 69bce21",
         licence="MIT",
     )
-    config: VPTConfig
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        super().__init__(clip, config, seed=seed, **saved)
+    def __init__(self, clip: FrozenClip, config: VPTConfig, **others: Any) -> None:
+        super().__init__(clip, config, **others)
         self.needs = Needs(image=("rows@1",))
-        generator = torch.Generator().manual_seed(seed)
         layers = range(min(self.config.depth, clip.vision.depth))
         self.vision_prompts = nn.ParameterList(
-            random_rows(generator, self.config.context, clip.vision.width) for _ in layers
+            random_rows(self.generator, self.config.context, clip.vision.width) for _ in layers
         )
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> Tensor:
@@ -68,4 +61,4 @@ class VPT(Method):
     ) -> Output:
         """Cosines of prompted image features and plain class features."""
         feature_BE = unit(prompted_image(clip, image["rows@1"], list(self.vision_prompts)))
-        return Output({"logits": clip.temperature * feature_BE @ text.T}, {"cls": feature_BE}, classes=text)
+        return cosine_output(clip, feature_BE, text)

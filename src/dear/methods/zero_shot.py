@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 
-from dear.backbone.clip import FrozenClip
-from dear.data.prompts import ClassList
-from dear.methods.about import About
-from dear.methods.base import Method, tokens_of
-from dear.methods.recipe import Recipe
+from dear.methods.api import About, ClassList, FrozenClip, Method, Recipe, tokens_of
 
 
 class ZeroShot(Method):
     """Plain CLIP: what every method is when it is switched off."""
 
-    name: ClassVar[str] = "zero_shot"
-    recipe: ClassVar[Recipe] = Recipe(epochs=0)
-    about: ClassVar[About] = About(
+    name = "zero_shot"
+    recipe = Recipe(epochs=0)
+    about = About(
         citation="Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021",
         year=2021,
         touches="nothing",

@@ -26,6 +26,7 @@ from dear.errors import (
 from dear.methods.base import Method
 from dear.methods.dear.config import DearConfig
 from dear.methods.registry import get_method
+from dear.methods.resource import resource_fields
 from dear.methods.zero_shot import ZeroShot
 from dear.model.artefact import TENSORS, BackboneEntry, Manifest, identity, read_adapter, read_manifest
 from dear.model.model import Model
@@ -146,7 +147,7 @@ def load(
     _check_companions(folder, manifest, method)
     try:
         restore(method, tensors)
-        method.check_drawn()
+        method.check_shapes()
         check_finite(tensors)
     except ValueError as error:
         raise CorruptArtefactError(f"{folder / TENSORS} does not fit its settings: {error}.") from None
@@ -161,7 +162,7 @@ def load(
 
 def _moved(name: str, moved: Mapping[str, str | Path]) -> dict[str, str]:
     """Where folders are now, by fields of the config."""
-    known = get_method(name).places
+    known = resource_fields(get_method(name).Config, external=True)
     if other := sorted(set(moved) - set(known)):
         can = f"only {', '.join(known)} of {name} can" if known else f"nothing of {name} can"
         raise ConfigError(f"moved has {_few(other)}, but {can} have moved: leave it out.")
@@ -181,14 +182,14 @@ def _check_companions(folder: Path, manifest: Manifest, method: Method) -> None:
 
 
 def restore(method: Method, state: Mapping[str, Tensor]) -> None:
-    """Put saved tensors into a method. The shapes of drawn tensors come from the file, all others must fit."""
+    """Copy saved tensors into a method. Shapes of `sized_by_data` come from the file, all others must fit."""
     own = method.state_dict(keep_vars=True)
     if differing := sorted(set(own) ^ set(state)):
         raise ValueError(f"the tensors {_few(differing)} are only in one of the two")
     with torch.no_grad():
         for name, tensor in own.items():
             saved = state[name]
-            if tensor.shape != saved.shape and name not in method.drawn:
+            if tensor.shape != saved.shape and name not in method.sized_by_data:
                 raise ValueError(f"{name} has shape {tuple(saved.shape)} in the file and {tuple(tensor.shape)} here")
             if tensor.shape != saved.shape:
                 tensor.data = torch.empty(saved.shape, dtype=tensor.dtype, device=tensor.device)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from dear.config import Former, Settings
+from dear.methods.resource import Resource
 from dear.roles.rolemap import RoleMap
 
 MaskName = Literal["roles", "all_mixed", "all_generalization", "shuffled"]
@@ -51,7 +52,7 @@ class DearConfig(Settings):
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     """Random start; default: the run's seed."""
 
-    roles: Any = Field(default=None, exclude=True)
+    roles: Annotated[Any, Resource()] = Field(default=None, exclude=True)
     """Role map: a name, a roles.json, the folder of 'dear roles discover', or auto, which finds one if none is shipped
     for the weights; default: the one shipped for the weights. This and the next three decide the map that is saved
     with the adapter."""

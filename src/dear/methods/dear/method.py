@@ -59,7 +59,6 @@ class DearMethod(Method):
         parameters=399_622,
         needs="a role map",
     )
-    untold: ClassVar[tuple[str, ...]] = ("roles",)
     config: DearConfig
 
     @classmethod

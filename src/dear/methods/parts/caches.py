@@ -7,7 +7,7 @@ the images last, (N, B) and (C, B), so that adding up the rows of a class needs 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -113,7 +113,10 @@ def first_best(right: np.ndarray[Any, Any]) -> tuple[int, ...] | None:
     return tuple(int(place) for place in np.unravel_index(right.argmax(), right.shape))
 
 
-class CacheMethod(Method):
+CacheT = TypeVar("CacheT", bound=CacheConfig)
+
+
+class CacheMethod(Method[CacheT]):
     """Text logits plus α times, for each class, the summed and sharpened affinities to its cached images."""
 
     learns_keys: ClassVar[bool] = False
@@ -121,10 +124,9 @@ class CacheMethod(Method):
     numbers: ClassVar[tuple[str, ...]] = ("beta", "alpha")
     smallest: ClassVar[tuple[float, ...]] = (SMALLEST, SMALLEST)
     """What is chosen on held-out images, the slowest loop first."""
-    drawn: ClassVar[tuple[str, ...]] = ("keys", "labels", "per_class", "trained_data")
-    config: CacheConfig
+    sized_by_data: ClassVar[tuple[str, ...]] = ("keys", "labels", "per_class", "trained_data")
 
-    def __init__(self, clip: FrozenClip, config: Settings, **others: Any) -> None:
+    def __init__(self, clip: FrozenClip, config: CacheT, **others: Any) -> None:
         super().__init__(clip, config, **others)
         for template in self.config.templates:
             class_list(["class"], template)  # refuses what is no template
@@ -155,7 +157,7 @@ class CacheMethod(Method):
         self.per_class.data = torch.bincount(labels_N, minlength=len(classes.names))
         self.trained_data.data = name_bytes(classes.dataset).to(labels_N.device)
 
-    def check_drawn(self) -> None:
+    def check_shapes(self) -> None:
         """Refuse keys of another width, labels that name no class, or another number of keys."""
         if self.keys.ndim != 2 or self.keys.shape[1] != self._width:
             raise ValueError(f"keys are not of width {self._width}")

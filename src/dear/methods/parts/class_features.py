@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from dear.backbone.clip import FrozenClip
+from dear.data.families import IMAGENETS
 from dear.data.prompts import DEFAULT_TEMPLATE, ClassList
 from dear.methods.base import tokens_of, unit
-from dear.methods.parts.class_identity import IMAGENETS
 
 SEVEN = (
     "itap of a {}.",

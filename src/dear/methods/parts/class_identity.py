@@ -6,14 +6,8 @@ import torch
 from torch import Tensor
 
 from dear.data.catalog import declarations
+from dear.data.families import BROAD_WORLD, IMAGENETS, WORLD_PREFIX
 from dear.data.prompts import ClassList
-
-IMAGENETS = ("imagenet", "imagenetv2", "imagenet_sketch", "imagenet_a", "imagenet_r")
-"""Data sets whose classes are ImageNet's."""
-
-
-WORLD, BROAD_WORLD = "world-", "world-broad"
-"""How the world's data sets begin, and what the names of those with the same classes begin with."""
 
 
 def name_bytes(name: str | None) -> Tensor:
@@ -35,7 +29,7 @@ def shares_classes(one: str | None, other: str | None) -> bool:
     if one.startswith(BROAD_WORLD) and other.startswith(BROAD_WORLD):
         return True
     known = declarations()
-    return not all(name in known or name.startswith(WORLD) for name in (one, other))
+    return not all(name in known or name.startswith(WORLD_PREFIX) for name in (one, other))
 
 
 def places(classes: ClassList, device: torch.device) -> Tensor:

@@ -15,15 +15,6 @@ from torch import Tensor, nn
 from dear.backbone.layers import Layer, Part
 from dear.methods.base import Batch
 
-PUBLISHED_DEPTH = 12
-"""Layers of the towers that methods were published on."""
-
-
-def of_twelve(depth: int, first: int, last: int) -> dict[int, int]:
-    """Layers `first`..`last` of twelve → layers of a tower of another depth, counted from its end, at least one."""
-    found = {layer: layer + depth - PUBLISHED_DEPTH for layer in range(first, last + 1)}
-    return {layer: own for layer, own in found.items() if own >= 1} or {last: 1}
-
 
 class LowRank(nn.Module):
     """A low-rank term B A x beside a square matrix: A starts uniform within ±1/√D, B at zero."""
