@@ -1,5 +1,6 @@
-"""The method that the docs write down, as written there, through every command: no module has heard of it."""
+"""The method of docs/how-to/add-a-method.md goes through every command, with public imports only."""
 
+import ast
 import importlib.util
 import re
 import sys
@@ -10,10 +11,14 @@ import torch
 
 import dear
 import dear.methods.registry as registry
+from dear.methods import api
 from helpers import make_photos
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "add-a-method.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "how-to" / "add-a-method.md"
 LONGEST = 40
+NOT_FOR_METHODS = {"dear.world", "dear.engine.tensorboard"}
+"""Further modules that pages about other topics import."""
 
 
 def code() -> str:
@@ -30,6 +35,38 @@ def probe(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "my_probe", module)
     spec.loader.exec_module(module)
     return module
+
+
+def imported(source: str) -> set[str]:
+    """Modules of dear that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module)
+    return {name for name in found if name.split(".")[0] == "dear"}
+
+
+def sources() -> dict[str, str]:
+    """Python of the docs and of the plug-in example, by file and number."""
+    found = {str(path): path.read_text() for path in (ROOT / "examples" / "method-plugin").rglob("*.py")}
+    for page in (ROOT / "docs").rglob("*.md"):
+        blocks = re.findall(r"```(?:python|py)\n(.*?)```", page.read_text(), re.DOTALL)
+        found |= {f"{page}:{number}": block for number, block in enumerate(blocks)}
+    return found
+
+
+def test_docs_and_example_import_public_modules_only():
+    public = {"dear", "dear.methods.api", *NOT_FOR_METHODS}
+    strange = {place: imported(code) - public for place, code in sources().items()}
+    assert not {place: modules for place, modules in strange.items() if modules}
+    assert imported(code()) == {"dear.methods.api"}
+    assert imported("import dear\nfrom dear.methods.base import unit") - public == {"dear.methods.base"}
+
+
+def test_the_api_exports_what_it_lists():
+    assert sorted(api.__all__) == sorted(name for name in vars(api) if not name.startswith("_"))
 
 
 def test_it_is_short():

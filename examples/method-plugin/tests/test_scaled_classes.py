@@ -4,7 +4,7 @@ import torch
 from dear_scaled_classes import ScaledClasses
 
 import dear
-from dear.methods.check import misfits
+from dear.methods.api import misfits
 
 
 def test_it_is_found_by_name():

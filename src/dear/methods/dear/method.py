@@ -7,59 +7,39 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dear.backbone.clip import FrozenClip
 from dear.backbone.precision import wide
-from dear.backbone.rows import Rows
-from dear.config import Settings
 from dear.data.images import ImageList
-from dear.data.prompts import ClassList
 from dear.errors import ConfigError
-from dear.methods.about import About
-from dear.methods.base import Batch, Method, Needs, Output, Reading, tokens_of, unit
+from dear.methods.api import About, Batch, ClassList, FrozenClip, Method, Needs, Output, Reading, Rows, tokens_of, unit
 from dear.methods.dear.config import DearConfig
 from dear.methods.dear.fusion import fuse, initial_scalars
 from dear.methods.dear.masks import layer_mask, token_kinds
 from dear.methods.dear.roles import roles_for, with_auto_roles
+from dear.methods.parts.class_text import AdaptedText, FrozenText
 from dear.roles.known import check_roles
 from dear.roles.rolemap import ROLES, RoleMap
 
 LAST_LAYERS = 4
 
 
-class FrozenText(NamedTuple):
-    """Rows of the prompts before the first adapted layer, and plain CLIP's class features."""
-
-    rows: Rows
-    plain_CE: Tensor
-
-
-class AdaptedText(NamedTuple):
-    """Class features with the tokens, and plain CLIP's."""
-
-    adapted_CE: Tensor
-    plain_CE: Tensor
-
-
-class DearMethod(Method):
+class DearMethod(Method[DearConfig]):
     """CLIP adapted by decomposing the roles of its attention heads."""
 
-    name: ClassVar[str] = "dear"
-    Config: ClassVar[type[Settings]] = DearConfig
+    name = "dear"
     readouts: ClassVar[Mapping[str, str]] = {"default": "fusion", "transfer": "decoupled"}
-    about: ClassVar[About] = About(
+    about = About(
         citation="Ma et al., DeAR: Fine-Grained VLM Adaptation by Decomposing Attention Head Roles, CVPR 2026",
         year=2026,
         touches="both towers, last four layers",
         parameters=399_622,
         needs="a role map",
     )
-    config: DearConfig
 
     @classmethod
     def prepare(
@@ -68,11 +48,10 @@ class DearMethod(Method):
         """Find the role map for `roles="auto"`."""
         return with_auto_roles(clip, images, config, say)
 
-    def __init__(self, clip: FrozenClip, config: Settings, *, seed: int = 0, **saved: Any) -> None:
-        assert isinstance(config, DearConfig)
+    def __init__(self, clip: FrozenClip, config: DearConfig, *, seed: int = 0, **others: Any) -> None:
         if config.seed is None:
             config = config.model_copy(update={"seed": seed})
-        super().__init__(clip, config, seed=seed, **saved)
+        super().__init__(clip, config, seed=seed, **others)
         self.first = first_layer(config.first_layer, clip.vision.depth, "first_layer")
         self.text_first = first_layer(config.text_first_layer, clip.text.depth, "text_first_layer")
         self.roles = self._role_map(clip, config, seed)
@@ -170,11 +149,9 @@ class DearMethod(Method):
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy + λ_reg · (drift of image and class features) + λ_fusion · fusion term (Eq. 12-16)."""
         config, alpha_cls = self.config, out.weights["cls"]
-        assert batch.labels is not None
-        assert out.classes is not None
-        ce = F.cross_entropy(out.logits, batch.labels)
+        ce = F.cross_entropy(out.logits, batch.required_labels)
         reg_image = drift(out.features["cls"], out.rest["plain_image"])
-        reg_text = drift(out.classes, out.rest["plain_classes"])
+        reg_text = drift(out.class_features, out.rest["plain_classes"])
         fusion = -alpha_cls.log() if config.fusion_loss == "neg_log" else 1 - alpha_cls
         total = ce + config.lambda_reg * (reg_image + reg_text) + config.lambda_fusion * fusion
         return {"total": total, "ce": ce, "reg_image": reg_image, "reg_text": reg_text, "fusion": fusion}
