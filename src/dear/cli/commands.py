@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar, get_origin
 
 import typer
 
-from dear.options.fields import Former, Options, Short
+from dear.options.fields import Former, Options, Repeated, Short
 from dear.options.reading import Option, flag, options_of, read
 
 AnyOptions = TypeVar("AnyOptions", bound=Options)
@@ -86,7 +86,7 @@ def _parameter(option: Option, name: str, hidden: bool = False) -> inspect.Param
     )
     if option.kind is bool:
         return _made(name, bool, info, default)
-    if get_origin(option.kind) is dict:
+    if get_origin(option.kind) is dict or Repeated in option.facts:
         return _made(name, list[str] | None, info)
     if isinstance(default, tuple):
         default = ",".join(map(str, default)) or None

@@ -110,7 +110,7 @@ class Group(TyperGroup):
 
 
 def _plain_help(command: Any) -> None:
-    """Flags take no value, so help shows none; arguments have their names, in brackets if they may be left out."""
+    """Flags take no value, so help shows none; an argument that is optional has brackets in the usage line only."""
 
     def without_value(flag: Any) -> Any:
         if flag is not None:
@@ -121,9 +121,8 @@ def _plain_help(command: Any) -> None:
         if getattr(one, "is_flag", False):
             without_value(one)
         elif one.param_type_name == "argument":
-            name = one.metavar or one.name.upper()
-            name = name[1:-1] if name.startswith("[") and name.endswith("]") else name  # but not "[RUN] IMAGE"
-            usage = name if one.required else f"[{name}]"
+            usage = one.metavar or one.name.upper()
+            name = usage[1:-1] if usage.startswith("[") and usage.endswith("]") else usage
             one.metavar, one.get_usage_pieces, one.display_type_rich = name, lambda ctx, u=usage: [u], lambda ctx: None
     help_option = command.get_help_option
     command.get_help_option = lambda ctx: without_value(help_option(ctx))

@@ -47,6 +47,10 @@ class Argument:
     """Marks an option that is typed without its name."""
 
 
+class Repeated:
+    """Marks a list whose option is typed once per value."""
+
+
 class Options(Settings, defer_build=True):
     """Base class of all options: immutable and strict; unknown names are refused."""
 
@@ -60,8 +64,15 @@ def as_list(value: Any) -> Any:
 
 
 def as_words(value: Any) -> Any:
-    """As `as_list`, but a class or a folder may be called 7."""
+    """As `as_list`, but a class or a folder may be called 7 or 007."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
     return tuple(str(one) if type(one) is int or isinstance(one, Path) else one for one in as_list(value))
+
+
+def as_items(value: Any) -> Any:
+    """One value or a list as a tuple; commas have no meaning, as they may be part of a file's name."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def as_mapping(value: Any) -> Any:
@@ -129,6 +140,10 @@ Name = Annotated[str, Field(min_length=1), Shown("NAME", "a name")]
 Text = Annotated[str, Field(min_length=1), Shown("TEXT", "a text")]
 Folder = Annotated[Path, BeforeValidator(not_empty), Field(strict=False), Shown("FOLDER", "a folder")]
 File = Annotated[Path, BeforeValidator(not_empty), Field(strict=False), Shown("FILE", "a file")]
+RunFolder = Annotated[Path, BeforeValidator(not_empty), Field(strict=False), Shown("RUN", "the folder of a run")]
+Tag = Annotated[str, Field(min_length=1), Shown("TAG", "a tag")]
+MapName = Annotated[str, Field(min_length=1), Shown("MAP", "a role map")]
+DataName = Annotated[str, Field(min_length=1), Shown("DATA", "a folder, a list or a data set's name")]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_words), Field(min_length=1), Shown("NAME,NAME", "names")]
 Folders = Annotated[tuple[str, ...], BeforeValidator(as_words), Field(min_length=1), Shown("FOLDER,FOLDER", "folders")]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(as_list), Field(min_length=1), Shown("N,N", "whole numbers")]

@@ -14,11 +14,13 @@ from dear.options.fields import (
     Argument,
     Count,
     Counts,
+    DataName,
     File,
     Folder,
     Folders,
     Former,
     Half,
+    MapName,
     MethodSettings,
     Name,
     Names,
@@ -29,6 +31,7 @@ from dear.options.fields import (
     Rate,
     RecipeName,
     Shown,
+    Tag,
     Text,
     Variants,
     as_pairs,
@@ -38,23 +41,37 @@ _OF_THE_MACHINE = {"micro_batch", "class_chunk", "precision"}
 _OF_THE_RECIPE = {"epochs", "batch_size", "lr", "decay", "warmup_epochs"}
 
 
-class Source(Options, title="Source"):
-    """Which CLIP, and where data sets and descriptions of their classes are."""
+class Backbone(Options, title="Source"):
+    """Which CLIP."""
 
     clip: Name | None = None
     """Backbone: an OpenCLIP name, hf-hub:ORG/REPO, local-dir:FOLDER, or world (the default for its data sets)."""
-    pretrained: Annotated[str, Field(min_length=1), Shown("TAG", "a tag")] | None = None
+    pretrained: Tag | None = None
     """Tag of the backbone's weights, such as openai."""
+
+
+class DataRoot(Options, title="Source"):
+    """Where the paper's data sets are."""
+
     data_root: Annotated[Folder | None, Former("root")] = None
     """Folder that contains the paper's data sets, in CoOp's layout."""
+
+
+class Descriptions(Options, title="Source"):
+    """Where descriptions of classes are."""
+
     descriptions: File | None = None
     """Sentences about each class, for methods that read them: JSON, class name to list."""
+
+
+class Source(Descriptions, DataRoot, Backbone, title="Source"):
+    """Which CLIP, and where data sets and descriptions of their classes are."""
 
 
 class Training(Options, title="Training"):
     """How to train. None means: as the method's recipe says."""
 
-    roles: Annotated[str, Field(min_length=1), Shown("MAP", "a role map")] | None = None
+    roles: MapName | None = None
     """Role map: a name, a roles.json, the folder of 'dear roles discover', or auto, which finds one from the training
     images if none is shipped for the weights."""
     recipe: RecipeName = "own"
@@ -90,19 +107,34 @@ class Training(Options, title="Training"):
         return {name: getattr(self, name) for name in type(self).model_fields if name in _OF_THE_MACHINE}
 
 
-class Compute(Options, title="Machine"):
+class Threads(Options, title="Machine"):
+    """How many threads compute."""
+
+    threads: Annotated[Count, Field(le=1024)] | None = None
+    """Threads to compute with on a CPU; by default all."""
+
+
+class Device(Threads, title="Machine"):
+    """What computes it."""
+
+    device: Name | None = None
+    """cpu, cuda, cuda:1 …; by default a GPU if there is one."""
+
+
+class Machine(Device, title="Machine"):
+    """What computes it, and what reads images."""
+
+    workers: Annotated[Number, Field(le=256)] = 2
+    """Number of image-loading threads."""
+
+
+class Compute(Machine, title="Machine"):
     """What computes it, and what is cached on disk. Never part of a fingerprint."""
 
     cache: Folder | None = None
     """Cache folder for the frozen layers' outputs; by default OUT/cache."""
     no_cache: bool = False
     """Cache nothing: needs no disk space, takes longer."""
-    workers: Annotated[Number, Field(le=256)] = 2
-    """Number of image-loading threads."""
-    device: Name | None = None
-    """cpu, cuda, cuda:1 …; by default a GPU if there is one."""
-    threads: Annotated[Count, Field(le=1024)] | None = None
-    """Threads to compute with on a CPU; by default all."""
 
     @model_validator(mode="after")
     def _one_cache(self) -> Self:
@@ -129,7 +161,7 @@ class Now(Options, title="This time"):
 class RunOptions(Options, title="Options"):
     """One training."""
 
-    data: Annotated[str, Field(min_length=1), Shown("DATA", "a folder, a list or a data set's name"), Argument]
+    data: Annotated[DataName, Argument]
     """Folder of class folders, .csv or .json list, or a data set's name."""
     out: Folder | None = None
     """Folder of the run."""

@@ -155,13 +155,31 @@ def check(
     return empty
 
 
+def check_values(model: type[Options], **values: Any) -> None:
+    """Refuse values that an option cannot have; options that are not named here are not looked at."""
+    try:
+        if not model.__pydantic_complete__:
+            model.model_rebuild()
+        model.__pydantic_validator__.validate_python(values, self_instance=model.__new__(model))
+    except ValidationError as error:
+        if sentences := _sentences(error, model, spelled, values, "", missing=False):
+            raise ConfigError(" ".join(sentences)) from None
+
+
 def _sentences(
-    error: ValidationError, model: type[Options], spell: Callable[[str], str], values: Mapping[str, Any], hint: str
+    error: ValidationError,
+    model: type[Options],
+    spell: Callable[[str], str],
+    values: Mapping[str, Any],
+    hint: str,
+    *,
+    missing: bool = True,
 ) -> list[str]:
     """One sentence per wrong field, in the order of the fields."""
     known = options_of(model)
     order = {name: place for place, name in enumerate(known)}
-    items = sorted(error.errors(), key=lambda item: order.get(str(item["loc"][0]) if item["loc"] else "", len(order)))
+    items = [item for item in error.errors() if missing or item["type"] != "missing"]
+    items.sort(key=lambda item: order.get(str(item["loc"][0]) if item["loc"] else "", len(order)))
     return list(dict.fromkeys(_sentence(item, values, known, spell, hint) for item in items))
 
 

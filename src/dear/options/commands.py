@@ -1,0 +1,200 @@
+"""The options of commands that use what was trained: test, predict, explain, report, search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from dear.options.fields import (
+    Argument,
+    Count,
+    DataName,
+    File,
+    Folder,
+    Former,
+    Half,
+    MapName,
+    Name,
+    Names,
+    Options,
+    Repeated,
+    RunFolder,
+    Short,
+    Shown,
+    Tag,
+    Text,
+    as_items,
+    as_texts,
+)
+from dear.options.parts import DataRoot, Descriptions, Device, Machine
+
+Images = Annotated[tuple[File, ...], BeforeValidator(as_items), Field(min_length=1)]
+BatchSize = Annotated[Count, Former("batch")]
+
+
+class OneRun(Options, title="Options"):
+    """A run or a saved adapter."""
+
+    run: Annotated[RunFolder, Argument]
+    """Folder of a run, or of a saved adapter."""
+
+
+class Evaluate(Machine, Descriptions, DataRoot, OneRun, title="Options"):
+    """Options of `dear eval` and `dear.evaluate`."""
+
+    data: Annotated[DataName | None, Argument] = None
+    """Data set to test on; by default the one that the run was made from."""
+    half: Half = "all"
+    """Half of the classes: all, base or novel."""
+    template: Text | None = None
+    """Prompt around a class name; by default the run's or the data set's."""
+    batch_size: BatchSize = 250
+    """Number of images per forward pass."""
+    cache: Folder | None = None
+    """Cache folder for the frozen layers' outputs."""
+    everything: bool = Field(default=False, alias="all")
+    """Show the method's other readouts, too."""
+    as_json: bool = Field(default=False, alias="json")
+    """Print JSON with the scores of each class."""
+
+
+class Predict(Machine, Descriptions, OneRun, title="Options"):
+    """Options of `dear predict` and `dear.predict`."""
+
+    images: Annotated[Images, Argument, Shown("IMAGE...", "images, or folders of images")]
+    """Images, or folders of images."""
+    classes: Names | None = None
+    """Other classes than the run's, comma-separated, such as 'cat,dog'."""
+    names: File | None = None
+    """Other classes than the run's, from a text file with one name per line."""
+    template: Text | None = None
+    """Prompt around a class name; by default the run's."""
+    readout: Annotated[Name | None, Former("strategy")] = None
+    """Readout of the method; by default its first one."""
+    top_k: Annotated[Count, Short("-k"), Former("top")] = 3
+    """Classes to list per image."""
+    out: File | None = None
+    """CSV file to write, one row per image; nothing is overwritten."""
+    sort_into: Folder | None = None
+    """Put a copy of each image into FOLDER/CLASS; images stay where they are."""
+    link: bool = False
+    """With --sort-into: links instead of copies."""
+    batch_size: BatchSize = 32
+    """Number of images per forward pass."""
+    as_json: bool = Field(default=False, alias="json")
+    """Print one JSON object per image."""
+
+
+class Explain(Device, title="Options"):
+    """Options of `dear explain` and `dear.explain`."""
+
+    paths: Annotated[Images, Argument, Shown("[RUN] IMAGE", "a run and an image")]
+    """Folder of a run or adapter, and an image; with --clip, only an image."""
+    out: Annotated[File | None, Shown("PAGE.html", "a .html file")] = None
+    """Page to write, with heat maps."""
+    classes: Names | None = None
+    """Classes, comma-separated; by default the run's."""
+    template: Text | None = None
+    """Prompt around a class name, such as 'a photo of a {}.'."""
+    clip: Name | None = None
+    """Explain a backbone as it is, not a run; names as for 'dear train'."""
+    pretrained: Tag | None = None
+    """Tag of the backbone's weights, such as openai."""
+    roles: MapName | None = None
+    """Role map: a name, a roles.json, or the folder of 'dear roles discover'; by default the run's, or the one shipped
+    for the backbone."""
+    readout: Annotated[Name | None, Former("strategy")] = None
+    """Readout of the method; by default its first one."""
+    top_k: Annotated[Count, Short("-k"), Former("top")] = 3
+    """Likeliest classes to explain."""
+    as_json: bool = Field(default=False, alias="json")
+    """Print JSON with every part and the heat maps."""
+
+    @model_validator(mode="after")
+    def _run_or_backbone(self) -> Self:
+        wanted = 1 if self.clip is not None else 2
+        if len(self.paths) != wanted:
+            raise ValueError(
+                f"{len(self.paths)} path(s) instead of {wanted}: give 'dear explain RUN IMAGE', or 'dear explain IMAGE "
+                f"--clip NAME --classes NAME,NAME'."
+            )
+        return self
+
+    @property
+    def run(self) -> Path | None:
+        """The folder of the run; None for a plain backbone."""
+        return None if self.clip is not None else self.paths[0]
+
+
+class Report(Machine, DataRoot, title="Options"):
+    """Options of `dear report` and `dear.report`."""
+
+    run: Annotated[RunFolder, Argument]
+    """Folder of a run."""
+    data: DataName | None = None
+    """Where the run's data set is now, if it was moved."""
+    out: File | None = None
+    """HTML file to write; by default RUN/report.html."""
+
+
+class MadeBy(Options, title="Options"):
+    """What the features of an index are made by: a CLIP, or an adapter."""
+
+    clip: Name | None = None
+    """CLIP to search with, without an adapter: an OpenCLIP name, hf-hub:ORG/REPO, local-dir:FOLDER or world."""
+    pretrained: Tag | None = None
+    """Tag of the CLIP's weights, such as openai."""
+    run: RunFolder | None = None
+    """Adapter to search with: folder of a run or saved adapter."""
+
+
+class IndexImages(Machine, MadeBy, title="Options"):
+    """Options of `dear search index` and `dear.index_images`."""
+
+    photos: Annotated[Folder, Argument, Shown("PHOTOS", "a folder of images")]
+    """Folder of images, and of folders of images."""
+    roles: MapName | None = None
+    """Role map of the CLIP: a name, a roles.json, the folder of 'dear roles discover', or auto, which finds one from
+    PHOTOS if none is shipped for the weights."""
+    kinds: Names | None = None
+    """Features besides the whole image: concepts of the role map, or heads such as head:11.4; by default the map's core
+    attributes."""
+    out: Annotated[Folder | None, Shown("INDEX", "a folder")] = None
+    """Folder for the index; by default RUN/index."""
+    overwrite: bool = Field(default=False, exclude=True)
+    """Discard the existing index and start over."""
+    batch_size: BatchSize = 64
+    """Number of images per forward pass."""
+
+
+class Search(Device, MadeBy, title="Options"):
+    """Options of `dear search find` and `dear.search`."""
+
+    index: Annotated[Folder, Argument, Shown("INDEX", "the folder of an index")]
+    """Folder of the index, or of a run that has one."""
+    query: Annotated[Text | None, Argument, Shown("QUERY", "an image or a text")] = None
+    """An image, or a text such as 'a striped star'."""
+    text: Text | None = None
+    """Words besides an image; both count the same."""
+    by: Annotated[Name, Former("attribute")] = "cls"
+    """Kind of feature to compare: cls for the whole image, color, …, head:11.4; all for one row of each."""
+    without: Annotated[
+        tuple[Name, ...], BeforeValidator(as_items), Repeated, Shown("NAME", "names of kinds of features")
+    ] = Field(default=(), alias="not")
+    """Attribute to leave out, to compare by everything else; may be repeated."""
+    swap: Annotated[
+        dict[str, str], BeforeValidator(as_texts), Shown("NAME=IMAGE", "NAME=IMAGE, as in color=other.jpg")
+    ] = Field(default={})
+    """Take one attribute from another image, as in color=other.jpg; may be repeated."""
+    top_k: Annotated[Count, Short("-k"), Former("count")] = 12
+    """Number of results."""
+    min_score: Annotated[
+        float | Literal["auto"] | None, Shown("SCORE|auto", "a number, or auto for the proposed score")
+    ] = None
+    """Leave out results below this score; auto for the one proposed by the spread of scores."""
+    sheet: File | None = None
+    """Contact sheet to write: a .html or .png file."""
+    as_json: bool = Field(default=False, alias="json")
+    """Print one JSON object per image."""
