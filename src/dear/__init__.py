@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dear.backbone.clip import FrozenClip
-    from dear.backbone.load import load_clip
+    from dear.backbone.load import list_backbones, load_clip
     from dear.data.catalog import add_catalog
     from dear.data.open import open_dataset
     from dear.engine.settings import TrainSettings
@@ -24,14 +24,17 @@ if TYPE_CHECKING:
     from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
     from dear.storage.user_cache import clear_cache, list_cache
     from dear.workflows.compare import compare
+    from dear.workflows.datasets import check_data, describe_dataset, list_datasets
     from dear.workflows.discover import discover_roles
     from dear.workflows.doctor import doctor
     from dear.workflows.evaluate import evaluate
     from dear.workflows.explain import explain
     from dear.workflows.index import index_images
+    from dear.workflows.listings import describe_method, list_settings
     from dear.workflows.report import report
     from dear.workflows.search import search
     from dear.workflows.train import fit
+    from dear.workflows.world import pretrain_world, preview_world, score_world
 
 __version__ = "0.2.0"
 
@@ -54,8 +57,11 @@ _HOMES = {
     "TrainSettings": "dear.engine.settings",
     "add_catalog": "dear.data.catalog",
     "attribute_features": "dear.retrieval.features",
+    "check_data": "dear.workflows.datasets",
     "clear_cache": "dear.storage.user_cache",
     "compare": "dear.workflows.compare",
+    "describe_dataset": "dear.workflows.datasets",
+    "describe_method": "dear.workflows.listings",
     "discover_roles": "dear.workflows.discover",
     "doctor": "dear.workflows.doctor",
     "evaluate": "dear.workflows.evaluate",
@@ -64,13 +70,19 @@ _HOMES = {
     "get_method": "dear.methods.registry",
     "import_methods": "dear.methods.plugins",
     "index_images": "dear.workflows.index",
+    "list_backbones": "dear.backbone.load",
     "list_cache": "dear.storage.user_cache",
+    "list_datasets": "dear.workflows.datasets",
     "list_methods": "dear.methods.registry",
+    "list_settings": "dear.workflows.listings",
     "load": "dear.model.load",
     "load_clip": "dear.backbone.load",
     "open_dataset": "dear.data.open",
+    "pretrain_world": "dear.workflows.world",
+    "preview_world": "dear.workflows.world",
     "register": "dear.methods.registry",
     "report": "dear.workflows.report",
+    "score_world": "dear.workflows.world",
     "search": "dear.workflows.search",
 }
 
@@ -93,8 +105,11 @@ __all__ = [
     "TrainSettings",
     "add_catalog",
     "attribute_features",
+    "check_data",
     "clear_cache",
     "compare",
+    "describe_dataset",
+    "describe_method",
     "discover_roles",
     "doctor",
     "evaluate",
@@ -103,13 +118,19 @@ __all__ = [
     "get_method",
     "import_methods",
     "index_images",
+    "list_backbones",
     "list_cache",
+    "list_datasets",
     "list_methods",
+    "list_settings",
     "load",
     "load_clip",
     "open_dataset",
+    "pretrain_world",
+    "preview_world",
     "register",
     "report",
+    "score_world",
     "search",
 ]
 

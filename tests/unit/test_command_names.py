@@ -32,20 +32,6 @@ def test_help_is_where_one_looks_for_it(dear_):
     assert "--install-completion" in alone
 
 
-@pytest.mark.parametrize(
-    ("old", "note"),
-    [
-        (["ls", "datasets"], "note: 'dear ls datasets' is now called 'dear data list'."),
-        (["check", "data", "world-textures", "--quick"], "note: 'dear check data' is now called 'dear data check'."),
-    ],
-)
-def test_a_former_name_works_and_says_the_new_one(dear_, old, note):
-    code, out, err = dear_(*old)
-    assert (code, err) == (0, note + "\n")
-    new = {"ls": ["data", "list"], "check": ["data", "check", *old[2:]]}[old[0]]
-    assert dear_(*new) == (0, out, "")
-
-
 def test_former_names_of_search(dear_, tmp_path):
     for words, new in ((["index", "run", tmp_path], "search index"), (["search", "run", "a"], "search find")):
         code, _, err = dear_("retrieve", *words)
@@ -56,8 +42,32 @@ def test_former_names_of_search(dear_, tmp_path):
 
 def test_former_names_are_not_advertised(dear_):
     assert "retrieve" not in dear_("-h")[1]
-    assert "check " not in dear_("-h")[1]
-    assert "datasets" not in dear_("ls", "-h")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("trian", "'dear' has no command 'trian'. Did you mean 'train'?"),
+        ("data show", "'dear data' has no command 'show'."),
+        ("ls datasets", "'dear ls' has no command 'datasets'."),
+        ("data list --roots .", "'dear data list' has no option --roots. Did you mean '--data-root'?"),
+        ("world preview --zoon 2", "'dear world preview' has no option --zoon. Did you mean '--zoom'?"),
+        ("world preview --out", "--out needs a value."),
+        ("ls settings dear more", "'dear ls settings' takes no further argument, but got 'more'."),
+        ("data check", "NAME is missing: give a name."),
+        ("world preview", "--out is missing: give a file."),
+        (
+            "world preview --out a.png --zoom 9",
+            "--zoom is 9: give a whole number from 1 to 8.",
+        ),
+        (
+            "world pretrain --out x --steps 0 --seed a",
+            "--seed is 'a': give a whole number from 0 on. --steps is 0: give a whole number from 1 on.",
+        ),
+    ],
+)
+def test_what_is_typed_wrong_is_one_sentence(dear_, words, sentence):
+    assert dear_(*words.split()) == (2, "", f"dear: {sentence}\n")
 
 
 @pytest.mark.covers("F1")

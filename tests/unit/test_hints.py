@@ -144,7 +144,7 @@ FOREIGN = {"--logdir", "--no-sandbox"}
 @pytest.mark.covers("F5")
 def test_every_hint_can_be_typed_as_printed():
     commands, names, whole = hints()
-    former = {"dear ls datasets", "dear check data", "dear retrieve", "dear retrieve index", "dear retrieve search"}
+    former = {"dear retrieve", "dear retrieve index", "dear retrieve search"}
     for hint in commands:
         if hint not in former:
             check_command(hint)

@@ -61,7 +61,7 @@ def test_pretrain_stops_and_resumes(tmp_path):
     [
         (["preview", "--what", "nothing", "--out", "x.png"], "there is no sheet 'nothing'"),
         (["score", "--data", "world-nothing"], "there is no world data set 'world-nothing'"),
-        (["pretrain", "--out", "x", "--steps", "0"], "a schedule has at least one step"),
+        (["pretrain", "--out", "x", "--steps", "0"], "--steps is 0: give a whole number from 1 on."),
     ],
 )
 def test_an_error_is_one_line(words, sentence, monkeypatch, capsys):

@@ -14,10 +14,13 @@ import typer.main
 from dear import __version__
 from dear.cli import bench, compare, data, doctor, explain, paper, predict, report, roles, search, train, world
 from dear.cli.aliases import with_new_names
+from dear.cli.commands import add_command
 from dear.cli.console import Group, say, speaking
 from dear.cli.options import with_training
 from dear.cli.plugins import extensible
+from dear.cli.usage import UsageError, in_words
 from dear.errors import ConfigError, DearError, DearWarning
+from dear.options.tools import Doctor
 
 
 class _Verbs(Group):
@@ -63,7 +66,7 @@ app.command("report")(extensible(report.report))
 app.command("quickstart")(report.quickstart)
 app.command("compare")(extensible(with_training(compare.compare)))
 app.command("paper")(extensible(with_training(paper.paper)))
-app.command("doctor")(doctor.doctor)
+add_command(app, doctor.doctor, Doctor)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(data.list_app, name="ls")
@@ -71,7 +74,6 @@ app.add_typer(search.app, name="search")
 app.add_typer(roles.app, name="roles")
 app.add_typer(world.app, name="world")
 app.add_typer(doctor.cache_app, name="cache")
-app.add_typer(data.old_check_app, name="check", hidden=True)
 app.add_typer(search.old_app, name="retrieve", hidden=True)
 
 
@@ -105,6 +107,7 @@ def main(words: str = "") -> None:
     """
     for chatter in ("Image size .* exceeds limit", "Corrupt EXIF data", "Truncated File Read"):
         warnings.filterwarnings("ignore", message=chatter)  # Pillow's; what matters of it is told by name
+    warnings.simplefilter("always", DearWarning)
     warnings.showwarning = partial(_show_warning, warnings.showwarning)
     with speaking(words):
         _run()
@@ -112,14 +115,17 @@ def main(words: str = "") -> None:
 
 def _run() -> None:
     try:
-        app(prog_name="dear")
+        sys.exit(app(prog_name="dear", standalone_mode=False) or 0)
+    except UsageError as error:
+        say(f"dear: {in_words(error)}")
     except DearError as error:
         say(f"dear: {error}")
-        sys.exit(2)
+    except typer.Abort:
+        sys.exit(130)
     except OSError as error:
         where, why = error.filename or "A file", error.strerror or error
         say(
             f"dear: {where} cannot be read or written ({why}): what was done so far is kept; free some space or check "
             f"the permissions, and {_go_on(typer.main.get_command(app))}."
         )
-        sys.exit(2)
+    sys.exit(2)

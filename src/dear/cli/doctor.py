@@ -1,36 +1,26 @@
-"""`dear doctor` and `dear cache`: help oneself."""
+"""`dear doctor` and `dear cache`: what a machine has, and what caches contain."""
 
 from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dear.cli.commands import add_command
 from dear.cli.console import Group, columns, printable
-
-if TYPE_CHECKING:
-    from dear.storage.user_cache import CacheEntry
+from dear.options.tools import ClearCache, Doctor, ListCache
+from dear.storage.user_cache import CacheEntry, clear_cache, list_cache, readable
 
 cache_app = typer.Typer(help="List and clear caches: everything in them can be made again.", cls=Group)
 
-Folders = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="FOLDER", help="Caches, or folders of runs with one; by default the user's cache."),
-]
 
-
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a bug report.")] = False,
-) -> None:
+def doctor(options: Doctor) -> None:
     """Print versions, device, threads, memory, caches and extras: what a bug report needs."""
-    from dear.storage.user_cache import readable
     from dear.workflows.doctor import doctor as look
 
     found = look()
-    if as_json:
+    if options.as_json:
         typer.echo(json.dumps(found, indent=1))
         return
     device, threads, memory, caches = (found[name] for name in ("device", "threads", "memory", "caches"))
@@ -56,31 +46,24 @@ def _yes(there: bool) -> str:
     return "yes" if there else "no"
 
 
-@cache_app.command("list")
-def list_caches(folders: Folders = None) -> None:
-    """List what caches hold: size, days since it was used, place."""
-    from dear.storage.user_cache import list_cache, readable
-
-    found = list_cache(*(folders or ()))
+def list_caches(options: ListCache) -> None:
+    """List what caches contain: size, days since it was used, place."""
+    found = list_cache(*options.folders)
     rows = [(readable(one.bytes), f"{_days(one):.0f} days", str(one.path)) for one in found]
     typer.echo(printable(columns([("size", "unused", "what"), *rows])) if rows else "nothing is cached")
     if rows:
         typer.echo(f"{readable(sum(one.bytes for one in found))} in all")
 
 
-@cache_app.command("clear")
-def clear_caches(
-    folders: Folders = None,
-    max_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Keep what was used last, up to a size such as 2GB; by default nothing.")
-    ] = "0",
-) -> None:
+def clear_caches(options: ClearCache) -> None:
     """Remove what was unused the longest, until at most --max-size is left."""
-    from dear.storage.user_cache import clear_cache, readable
-
-    gone = clear_cache(*(folders or ()), max_size=max_size)
-    typer.echo(f"{len(gone)} entries removed, {readable(sum(one.bytes for one in gone))}")
+    removed = clear_cache(*options.folders, max_size=options.max_size)
+    typer.echo(f"{len(removed)} entries removed, {readable(sum(one.bytes for one in removed))}")
 
 
 def _days(entry: CacheEntry) -> float:
     return max(0.0, time.time() - entry.used) / 86400
+
+
+add_command(cache_app, list_caches, ListCache, "list")
+add_command(cache_app, clear_caches, ClearCache, "clear")
