@@ -1,7 +1,7 @@
 """axe-core over every kind of page, light and dark, wide and narrow: `python tests/a11y.py AXE_MIN_JS [SHOTS] [PAGE…]`.
 
 Prints what breaks a rule of WCAG 2 at level A or AA, and ends with 1 if anything does. `make a11y` fetches axe-core.
-It cannot tell what the words of a chart stand on; tests/unit/test_pages.py computes their contrast.
+It cannot tell what the words of a chart stand on; tests/unit/reports/test_accessible_pages.py computes their contrast.
 """
 
 from __future__ import annotations

@@ -11,20 +11,10 @@ from typing import Annotated
 import pytest
 import typer.main
 
-from dear.cli import app
+from commands import ROOT_COMMAND, tree
 from helpers import make_photos
 
-
-def commands(command, path=()):
-    if children := getattr(command, "commands", None):
-        for name, child in children.items():
-            if child.hidden:
-                continue
-            yield from commands(child, (*path, name))
-    yield path, command
-
-
-COMMANDS = dict(commands(typer.main.get_command(app)))
+COMMANDS = dict(tree(ROOT_COMMAND, hidden=False))
 VERBS = {" ".join(path) for path, command in COMMANDS.items() if not hasattr(command, "commands")}
 
 

@@ -9,7 +9,7 @@ import dear
 from dear.methods.registry import OWN
 from helpers import build
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
 @pytest.fixture(scope="module")

@@ -17,14 +17,14 @@ def test_tests_of_a_group_stay_together():
     scope = object.__new__(GroupsOfFiles)._split_scope
     full_size = [file for file in FILES if "/full_size/" in file]
     assert {scope(f"{file}::test_one[a@b]") for file in full_size} == {"full_size"}
-    alone = "tests/unit/test_groups.py::test_tests_of_a_group_stay_together"
+    alone = "tests/unit/repository/test_worker_groups.py::test_tests_of_a_group_stay_together"
     assert scope(alone) == alone
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if "mark.xdist_group(" in (ROOT / file).read_text()])
 def test_groups_are_of_whole_files(file):
     """A mark on a single test would be overlooked."""
-    if file != "tests/unit/test_groups.py":
+    if file != "tests/unit/repository/test_worker_groups.py":
         assert groups_in(ast.parse((ROOT / file).read_text())) == [group_of_file(file)]
 
 

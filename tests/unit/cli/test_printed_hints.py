@@ -15,30 +15,18 @@ import pytest
 import typer.main
 
 import dear
+from commands import LEAVES, ROOT_COMMAND
 from dear.backbone import hub
 from dear.backbone.load import load_clip
-from dear.cli import app, main
+from dear.cli import main
 from dear.errors import BackboneError, HubError, RoleMapError, backbone, is_typed, option, setting, typed
 from dear.methods.registry import get_method, list_methods
 from dear.roles.known import shipped_roles
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SOURCES = sorted((ROOT / "src" / "dear").rglob("*.py"))
 COMMAND = re.compile(r"'(dear [a-z][^'{}]*)'")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-ROOT_COMMAND = typer.main.get_command(app)
-
-
-def leaves(command, path=()):
-    children = getattr(command, "commands", None)
-    if not children:
-        yield path, command
-    for name, child in (children or {}).items():
-        yield from leaves(child, (*path, name))
-
-
-LEAVES = dict(leaves(ROOT_COMMAND))
-GROUPS = {path[:1] for path in LEAVES if len(path) > 1}
 
 
 def strings_of(tree: ast.AST) -> list[str]:

@@ -18,7 +18,7 @@ from dear.model.artefact import identity
 from dear.model.load import load
 from dear.storage import documents
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "v0_2"
+GOLDEN = Path(__file__).parents[2] / "golden" / "v0_2"
 
 
 @pytest.mark.parametrize(("before", "now"), [(True, "strict"), (False, "open")])

@@ -8,7 +8,7 @@ import pytest
 
 from needs import needs
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2]
 MAY_SKIP = {"needs.py", "conftest.py", "test_devices.py"}
 """`conftest.py` for the development data, which a new machine does not have; `test_devices.py` for others' machines."""
 

@@ -24,7 +24,7 @@ from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
 from dear.storage import markdown
 from papers import findings
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "dear"
+SOURCE = Path(__file__).resolve().parents[3] / "src" / "dear"
 EVIL = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 HEAVY = {"open_clip", "sentence_transformers", "torch", "torchvision", "transformers", "hdbscan", "umap", "sklearn"}
 PUBLIC = [

@@ -16,7 +16,7 @@ from dear.cli.paper import paper
 from dear.cli.train import train
 from dear.errors import ConfigError
 
-EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.yaml"))
 COMMANDS = {"train": train, "bench": bench_run, "compare": compare, "paper": paper}
 
 

@@ -16,7 +16,7 @@ from dear.reports.method_charts import BETTER, SAME, STRONG, WEAK, WORSE
 from dear.reports.svg import LIGHT, TEXT
 from pages import PAGES
 
-CSS = (Path(__file__).resolve().parents[2] / "src/dear/reports/templates/page.css").read_text()
+CSS = (Path(__file__).resolve().parents[3] / "src/dear/reports/templates/page.css").read_text()
 LIGHT_CSS, _, REST = CSS.partition("@media screen and (prefers-color-scheme:dark){")
 DARK_CSS, _, NARROW_CSS = REST.partition("@media (max-width:480px){")
 

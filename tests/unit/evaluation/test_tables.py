@@ -15,7 +15,7 @@ from dear.evaluation.results import Backbone, harmonic_mean
 from dear.evaluation.summary import Row, by_section, further_readouts, summarise
 from dear.evaluation.tables import NO_RESULTS, to_csv, to_markdown
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 ELEVEN = data_sets("base-to-novel")
 PERCENT = st.floats(1, 100)
 

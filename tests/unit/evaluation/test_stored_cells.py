@@ -14,7 +14,7 @@ from dear.errors import DataError
 from dear.evaluation import results
 from dear.evaluation.results import CellResult, PerClass, Scores, harmonic_mean, purpose
 
-STORED = sorted((Path(__file__).resolve().parents[2] / "results").rglob("cells/*.json"))
+STORED = sorted((Path(__file__).resolve().parents[3] / "results").rglob("cells/*.json"))
 PERCENT = st.just(0.0) | st.floats(1e-6, 100)
 
 
