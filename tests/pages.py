@@ -72,9 +72,7 @@ def run_page() -> RunPage:
         weights={"cls": 0.75, "color": 0.1, "shape": 0.05, "texture": 0.05, "object": 0.03, "location": 0.02},
         curves={"loss": lines},
         examples={"Most certain and wrong": pictures(8, "99 %"), "Least certain": pictures(8, "12 %")},
-        confusion=Confusion(
-            NAMES, shares, "Per cent of each class; rows are what it is, columns what it was taken for."
-        ),
+        confusion=Confusion(NAMES, shares, "Per cent of each class; rows are true classes, columns are answers."),
         roles=RoleMap.load("world"),
         nearest=[
             Search(Picture(drawing(3), "query: red star"), {"cls": pictures(8, "0.9"), "color": pictures(8, "0.8")})
@@ -92,7 +90,7 @@ def roles(folder: Path) -> Path:
     """The page of a role map, with examples and the tables of a discovery."""
     found = RoleMap.load("vit-b-16")
     shown = tuple(Example(NAMES[i], drawing(i)) for i in range(6))
-    stability = Table(("changed", "heads that keep role and concept", "kappa"), (("images 1", "43 %", "0.43"),) * 4)
+    stability = Table(("changed", "heads with the same role and concept", "kappa"), (("images 1", "43 %", "0.43"),) * 4)
     examples = {(head.layer, head.head): Examples(shown, shown) for head in found.heads[:3]}
     clusters = Table(("named", "most central", "phrases"), (("color", "a red thing; a green thing", "1234"),), words=2)
     tables = [

@@ -261,10 +261,8 @@ def test_a_map_of_mixed_heads_is_no_success(discover, monkeypatch):
 
     monkeypatch.setattr("dear.roles.discover.assign", assign)
     out = discover()[1]
-    assert (
-        "No head is specialised by the dominance rule: training with this map does the same as training without" in out
-    )
-    assert "By the quantile rule 2 of 24 heads are: type the same command with --rule quantile --resume" in out
+    assert "No head is specialised by the dominance rule: training with this map is the same as training without" in out
+    assert "By the quantile rule 2 of 24 heads are: repeat the command with --rule quantile --resume" in out
     assert "No head is specialised" not in discover("--resume", "--rule", "quantile")[1]
 
 
@@ -274,7 +272,7 @@ def test_a_photo_that_has_gone_does_not_fail_a_resumed_discovery(discover, place
     (place / "photos" / "bee" / "2.png").unlink()
     code, out, err = discover("--resume")
     assert code == 0, err
-    assert "Gone since they were read: 1 images" in out
+    assert "Images removed after they had been read: 1" in out
     assert RoleMap.load("found").heads == before
     Image.new("RGB", (36, 40)).save(place / "photos" / "bee" / "1.png")  # one that changed is another matter
     assert "belongs to other images" in discover("--resume")[2]

@@ -1,4 +1,4 @@
-"""What `dear roles ablate` prints: what layers, single heads and the heads of one attribute cost, as Markdown."""
+"""The output of `dear roles ablate` as Markdown: the cost of removing layers, heads and the heads of an attribute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COSTLIEST = 10
 
 
 def ablation_markdown(ablation: Ablation) -> str:
-    """Everything as Markdown; changes are in points of accuracy, so what hurts is negative."""
+    """Return all tables as Markdown; changes are in points of accuracy, so a loss is negative."""
     tasks = ablation.tasks
     costly = sorted(ablation.heads, key=lambda drop: (-sum(drop.drops), drop.heads))[:COSTLIEST]
     accuracy = ", ".join(
@@ -22,7 +22,7 @@ def ablation_markdown(ablation: Ablation) -> str:
         f"Zero-shot accuracy on {ablation.images} images: {accuracy}",
         _table("Heads of one attribute removed", tasks, [_points(group.removed) for group in ablation.groups]),
         _table(
-            f"As many heads drawn at random ({ablation.draws} draws, mean ± standard deviation)",
+            f"The same number of random heads ({ablation.draws} samples, mean ± standard deviation)",
             tasks,
             [_random_row(group) for group in ablation.groups],
         ),
@@ -34,7 +34,7 @@ def ablation_markdown(ablation: Ablation) -> str:
 
 
 def _verdict(ablation: Ablation) -> str:
-    """Where tasks bear attributes' names: does losing an attribute's heads hurt that attribute most?"""
+    """If tasks are named like attributes: whether removing an attribute's heads hurts that attribute most."""
     rows = []
     for group in ablation.groups:
         if group.attribute not in ablation.tasks or len(ablation.tasks) < 2:

@@ -1,4 +1,4 @@
-"""Colours of pages and charts, in one place: lines, roles of heads, heat, and the ink that can be read on each."""
+"""Colours of pages and charts: lines, roles of heads, heat maps, and readable text colours for each."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ LINES = ("#2f6fd0", "#c93a52", "#237a4b", "#b0590c", "#7a4fb0", "#5c6b7a")
 HEAT = "#1c5bb8"
 """The colour of the largest value of a heat map."""
 FOR, AGAINST = "#1c5bb8", "#d9620f"
-"""What spoke for a class and what against it: blue and orange, which everybody can tell apart."""
+"""Evidence for and against a class: blue and orange, which colour-blind people can distinguish."""
 STRONGEST = 0.85
-"""How much of a picture the strongest evidence covers."""
+"""Opacity of the strongest evidence over a picture."""
 UNKNOWN = "#333333"
-"""An attribute that is none of the usual ones."""
+"""The colour of any other attribute."""
 ATTRIBUTES = {
     "color": "#c93a52",
     "shape": "#b0590c",
@@ -34,24 +34,24 @@ def head_fill(head: HeadRole) -> str:
 
 
 def heat_fill(share: float) -> str:
-    """A darker blue the larger a share of 0 to 1 is; what is below zero stays white."""
+    """Blue for a share from 0 (white) to 1; values below zero are white."""
     weight = min(1.0, max(0.0, share))
     return "#" + "".join(f"{round(255 + weight * (part - 255)):02x}" for part in _parts(HEAT))
 
 
 def two_way_fill(share: float) -> str:
-    """A darker blue the nearer a share is to 1, a darker orange the nearer it is to -1; zero is white."""
+    """Blue for a share from 0 (white) to 1, orange for a share from 0 to -1."""
     weight, tint = min(1.0, abs(share)), FOR if share > 0 else AGAINST
     return "#" + "".join(f"{round(255 + weight * (part - 255)):02x}" for part in _parts(tint))
 
 
 def ink_on(fill: str) -> str:
-    """Black or white, whichever is easier to read on a colour; the contrast is at least 4.5."""
+    """Black or white, whichever has more contrast with a colour; the contrast is at least 4.5."""
     return max(("#ffffff", "#000000"), key=lambda ink: contrast(ink, fill))
 
 
 def contrast(first: str, second: str) -> float:
-    """The contrast of two colours by the rule of WCAG 2, from 1 to 21."""
+    """The contrast ratio of two colours as defined by WCAG 2, from 1 to 21."""
     low, high = sorted((_luminance(first), _luminance(second)))
     return (high + 0.05) / (low + 0.05)
 

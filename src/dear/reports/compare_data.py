@@ -1,4 +1,4 @@
-"""From the results of a grid to a comparison of its methods: order, pairs, cost, footnotes. No text of a page."""
+"""Turns the results of a grid into a comparison of its methods: ranking, pairs, cost, footnotes. No page text."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Comparison:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What is measured: base, novel and hm, or numbers of shots."""
+        """The measured quantities: base, novel and hm, or numbers of shots."""
         return self.summary.columns
 
     @property
     def main(self) -> str:
-        """The column that methods are ordered by."""
+        """The column that methods are ranked by."""
         return self.columns[-1]
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """The methods, best first; those that were not run on all data sets are last."""
+        """The methods, best first; incomplete ones are last."""
 
         def key(row: Row) -> tuple[bool, float, Row]:
             stat = self.mean(row, self.main)
@@ -58,17 +58,17 @@ class Comparison:
 
     @cached_property
     def complete(self) -> tuple[Row, ...]:
-        """The rows that can be compared."""
+        """The rows that can be compared: all data sets and all seeds."""
         return tuple(row for row in self.rows if self.is_complete(row))
 
     def is_complete(self, row: Row) -> bool:
-        """Whether a row has every data set and as many seeds as any."""
+        """Whether a row has every data set and the largest number of seeds of any row."""
         average = self.summary.average(row, self.main)
         most = max(self.summary.seeds(one, None, self.main) for one in self.summary.rows)
         return average is not None and (len(average.data), average.stat.seeds) == (len(self.summary.averaged), most)
 
     def mean(self, row: Row, column: str) -> Stat | None:
-        """Mean over data sets, and over seeds with the spread over seeds."""
+        """Mean over data sets and seeds, with the deviation over seeds."""
         average = self.summary.average(row, column)
         return average.stat if average else None
 
@@ -92,7 +92,7 @@ class Comparison:
         return max(self.complete, key=lambda row: stat.mean if (stat := self.mean(row, column)) else 0.0)
 
     def tied(self, column: str) -> list[Row]:
-        """The rows that cannot be told from the best one, best first."""
+        """The rows that are not significantly different from the best one, best first."""
         best = self.best(column)
         others = [row for row in self.complete if row != best and not self.pair(column, best, row).differs]
         return sorted(others, key=lambda row: -(stat.mean if (stat := self.mean(row, column)) else 0.0))
@@ -103,11 +103,11 @@ class Comparison:
 
     @cached_property
     def plain(self) -> Row | None:
-        """The row that has learned nothing: plain CLIP, if it was run as it is."""
-        found = (
+        """The row of plain CLIP, which trained nothing; None if it was not run."""
+        untrained = (
             row for row in self.complete if all(not one.steps and not one.adapter_sha256 for one in self.cells[row])
         )
-        return next(found, None)
+        return next(untrained, None)
 
     @cached_property
     def effort(self) -> dict[Row, Effort]:
@@ -116,19 +116,19 @@ class Comparison:
 
     @property
     def seeds(self) -> list[int]:
-        """Every seed."""
+        """All seeds, sorted."""
         return sorted({seed for values in self.summary.values.values() for seed in values})
 
     @property
     def results_per_pair(self) -> int:
-        """How many (data set, seed) a pair is compared on."""
+        """Number of (data set, seed) results that a pair of methods is compared on."""
         return max(
             (pair.test.n for pair in self.pairs[self.main]), default=len(self.summary.averaged) * len(self.seeds)
         )
 
     @cached_property
     def unlike(self) -> dict[Row, tuple[str, ...]]:
-        """In what way a row was trained otherwise than by its recipe."""
+        """How the training of each row deviated from its recipe."""
         return {
             row: tuple(dict.fromkeys(text for cell in cells for text in _unlike(cell)))
             for row, cells in self.cells.items()
@@ -136,14 +136,14 @@ class Comparison:
 
     @cached_property
     def unlike_all(self) -> tuple[str, ...]:
-        """What of this holds for every method that was trained, if there are several."""
+        """The deviations that all trained methods have in common, if there are several methods."""
         trained = [row for row in self.rows if any(cell.steps for cell in self.cells[row])]
         if len(trained) < 2:
             return ()
         return tuple(text for text in self.unlike[trained[0]] if all(text in self.unlike[row] for row in trained))
 
     def footnotes(self, row: Row) -> list[str]:
-        """What a reader has to know about a row before comparing it."""
+        """Restrictions to know before comparing a row with others."""
         notes = []
         method = known(row.method)
         asked = method.about.needs.split("; ") if method and method.about else []
@@ -158,11 +158,11 @@ class Comparison:
 
     @property
     def no_published(self) -> str:
-        """Why there are no published numbers beside these, or ""."""
+        """Why published numbers are not shown, or ""."""
         return why_none(self.section)
 
     def published(self, row: Row) -> tuple[PublishedEntry | None, PublishedEntry | None]:
-        """What the paper and what the method's own publication print as average."""
+        """The averages that the paper and the method's own publication print."""
         if self.no_published:
             return None, None
         what = self.section.protocol, row.method, row.variant
@@ -171,10 +171,10 @@ class Comparison:
     @property
     def records(self) -> list[dict[str, Any]]:
         """One flat record per method, for `pandas.DataFrame`."""
-        return [self._record(place, row) for place, row in enumerate(self.rows, start=1)]
+        return [self._record(rank, row) for rank, row in enumerate(self.rows, start=1)]
 
-    def _record(self, place: int, row: Row) -> dict[str, Any]:
-        record: dict[str, Any] = {"place": place, "method": row.method, "variant": row.variant}
+    def _record(self, rank: int, row: Row) -> dict[str, Any]:
+        record: dict[str, Any] = {"place": rank, "method": row.method, "variant": row.variant}
         for column in self.columns:
             stat = self.mean(row, column)
             record[f"{self.name(column)}_mean"] = stat and round(stat.mean, 6)
@@ -221,10 +221,10 @@ class Comparison:
 
 
 def make_comparison(results: Sequence[CellResult], refused: Mapping[Row, str]) -> Comparison:
-    """Set the methods of one grid side by side."""
+    """Compare the methods of one grid."""
     sections = by_section(results)
     if len(sections) != 1:
-        raise ConfigError(f"Methods are compared within one table, but the results belong to {len(sections)} of them.")
+        raise ConfigError(f"Methods are compared within one table, but these results belong to {len(sections)} tables.")
     section, cells = next(iter(sections.items()))
     by_row: dict[Row, list[CellResult]] = {}
     for cell in cells:
@@ -234,12 +234,12 @@ def make_comparison(results: Sequence[CellResult], refused: Mapping[Row, str]) -
 
 
 def _short(value: float) -> float:
-    """A number with few digits, whole if it is whole."""
+    """A number with at most three decimals, as an integer if it is one."""
     return int(value) if value == int(value) else round(value, 3)
 
 
 def known(method: str) -> type[Method] | None:
-    """A method's class, or None if it is not known any more."""
+    """A method's class, or None if no such method is registered."""
     try:
         return get_method(method)
     except ConfigError:
@@ -252,14 +252,16 @@ def label(row: Row) -> str:
 
 
 def _unlike(cell: CellResult) -> list[str]:
-    """In what way a cell was trained otherwise than by its recipe, in epochs or views."""
+    """How the training of a cell deviated from its recipe, in epochs or views."""
     method = known(cell.method)
     if method is None or cell.epochs is None:
         return []
     recipe = resolve(method.recipe, method.special, cell.recipe, Case(cell.protocol, cell.data, cell.shots))
-    told = []
+    deviations = []
     if not recipe.steps_per_shot and cell.epochs != recipe.epochs:
-        told.append(f"{cell.epochs} epoch{'' if cell.epochs == 1 else 's'} instead of the recipe's {recipe.epochs}")
+        deviations.append(
+            f"{cell.epochs} epoch{'' if cell.epochs == 1 else 's'} instead of the recipe's {recipe.epochs}"
+        )
     if cell.cached_views:
-        told.append(f"{cell.cached_views} cached views per image instead of new ones in every epoch")
-    return told
+        deviations.append(f"{cell.cached_views} cached views per image instead of new ones in every epoch")
+    return deviations

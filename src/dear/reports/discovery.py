@@ -1,4 +1,4 @@
-"""What a discovery leaves behind: roles.json, discovery.json with all the evidence, index.html, and a summary."""
+"""Writes the files of a role discovery: roles.json, discovery.json with all evidence, index.html, and a summary."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def write_discovery(
     examples: Mapping[tuple[int, int], Examples],
     made_from: str,
 ) -> str:
-    """Write all files of a discovery, map and page for each rule, and return a summary for the terminal.
+    """Write all files of a discovery, with a map and a page per rule, and return a summary for the terminal.
 
-    `made_from` is the mark of everything that decided it but the rule: see `change_rule`.
+    `made_from` is a hash of everything that determines the discovery except the rule: see `change_rule`.
     """
     record = _record(collected, pool, discovery, settings, variations)
     title = f"What the heads of {Path(clip.name).name} do"
@@ -64,12 +64,12 @@ def write_discovery(
 
 
 def page_file(rule: str) -> str:
-    """What the page of the map by one rule is called."""
+    """File name of the page of one rule."""
     return f"index-{rule}.html"
 
 
 def is_whole(folder: Path, made_from: str) -> bool:
-    """Whether a folder holds a finished discovery with maps and pages of both rules, made from just this."""
+    """Whether a folder contains a finished discovery with this hash, with maps and pages of both rules."""
     with suppress(OSError, DearError):
         for rule in RULES:
             RoleMap.load(folder / rule_file(rule))
@@ -79,11 +79,11 @@ def is_whole(folder: Path, made_from: str) -> bool:
 
 
 def change_rule(folder: Path, rule: Rule) -> tuple[RoleMap, str]:
-    """Let a rule decide a finished discovery: its map, and a summary. Nothing is computed, both are there."""
+    """Switch a finished discovery to another rule, and return its map and a summary; nothing is computed again."""
     record = _read(folder)
     settings, by_rule = {**record["settings"], "rule": rule}, record["stability_by_rule"]
     _put(folder, {**record, "settings": settings, "stability": by_rule[rule]}, rule)
-    return RoleMap.load(folder), _summary(folder, [f"By the {rule} rule; images and concepts are as they were."])
+    return RoleMap.load(folder), _summary(folder, [f"Switched to the {rule} rule; images and concepts are unchanged."])
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -91,36 +91,36 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _put(folder: Path, record: Mapping[str, Any], rule: Rule) -> None:
-    """Write the record, and the page and map of the rule that decides; the map comes last."""
+    """Write the record, and the page and map of the chosen rule; the map is written last."""
     write_atomic(folder / RECORD, as_bytes(DiscoveryRecord.encode(record)))
     write_atomic(folder / PAGE, (folder / page_file(rule)).read_bytes())
     write_atomic(folder / ROLES, (folder / rule_file(rule)).read_bytes())
 
 
 def _summary(folder: Path, remarks: Sequence[str]) -> str:
-    """For the terminal: the grid, what was remarkable, and where the page is."""
+    """The summary for the terminal: the grid of roles, remarks, and the path of the page."""
     maps = {rule: RoleMap.load(folder / rule_file(rule)) for rule in RULES}
     chosen = RoleMap.load(folder / ROLES)
-    told = [*remarks, *unspecialised(chosen, maps)]
-    return "\n".join([role_grid(chosen), "", *told, "", str(folder / PAGE)])
+    remarks = [*remarks, *unspecialised(chosen, maps)]
+    return "\n".join([role_grid(chosen), "", *remarks, "", str(folder / PAGE)])
 
 
 def unspecialised(chosen: RoleMap, maps: Mapping[Rule, RoleMap]) -> list[str]:
-    """What it means that no head has a role of its own, if that is so, and what to do."""
+    """If no head is specialised: sentences on what that means and what to do, else nothing."""
     if is_specialised(chosen):
         return []
-    told = [
-        f"No head is specialised by the {chosen.provenance.rule} rule: training with this map does the same as "
-        f"training without one (--set mask=all_mixed)."
+    remarks = [
+        f"No head is specialised by the {chosen.provenance.rule} rule: training with this map is the same as training "
+        f"without one (--set mask=all_mixed)."
     ]
     for rule, roles in maps.items():
         special = sum(head.role is not Role.MIXED for head in roles.heads)
         if special:
-            told.append(
-                f"By the {rule} rule {special} of {len(roles.heads)} heads are: type the same command with "
-                f"--rule {rule} --resume, which reads no image again, or give {rule_file(rule)} to --roles."
+            remarks.append(
+                f"By the {rule} rule {special} of {len(roles.heads)} heads are: repeat the command with "
+                f"--rule {rule} --resume, which does not read the images again, or pass {rule_file(rule)} to --roles."
             )
-    return told
+    return remarks
 
 
 def _record(
@@ -171,7 +171,7 @@ def _head_record(pool: TextPool, discovery: Discovery, index: int) -> dict[str, 
 
 def _stability(variations: Sequence[Variation]) -> Table:
     rows = [(v.what, f"{100 * v.same_role:.0f} %", f"{v.kappa:.2f}") for v in variations]
-    return Table(("changed", "heads that keep role and concept", "kappa"), tuple(rows), title="Stability")
+    return Table(("changed", "heads with the same role and concept", "kappa"), tuple(rows), title="Stability")
 
 
 def _clusters(discovery: Discovery) -> Table:
@@ -191,12 +191,12 @@ def _remarks(collected: Collected, discovery: Discovery, variations: Sequence[Va
     clusters, noise, phrases = len(record["clusters"]), record["noise"], record["phrases"]
     remarks = [f"{collected.whole().count} images read, {len(collected.problems)} skipped."]
     if collected.gone:
-        remarks.append(f"Gone since they were read: {collected.gone} images; what was read of them counts.")
+        remarks.append(f"Images removed after they had been read: {collected.gone}; they still count.")
     remarks.append(f"{clusters} clusters among {phrases} phrases, {noise} of them noise ({record['method']}).")
     if "fallback" in record:
         remarks.append(f"Fallback: {record['fallback']}.")
     if silent := sum(not span.picks for span in discovery.spans):
-        remarks.append(f"{silent} heads have no phrases: what they write does not vary over these images.")
+        remarks.append(f"{silent} heads have no phrases: their output does not vary over these images.")
     if (best := preferred_count(discovery.validity)) is not None:
         remarks.append(f"DBCV prefers {best} attributes.")
     resampled = [100 * v.same_role for v in variations if v.what.startswith(RESAMPLED)]

@@ -10,7 +10,7 @@ from dear.reports.svg import GRID, LETTER, LIGHT, shortened, svg_document, svg_t
 
 
 def bar_chart(title: str, names: Sequence[str], series: Mapping[str, Sequence[float]], width: int = 480) -> str:
-    """Bars left and right of zero: one group for each name, in it one bar with its number for each of the series."""
+    """Bars left and right of zero: one group per name, with one bar and its number per series."""
     thin, gap = 13, 9
     tall = thin * max(1, len(series)) + gap
     values = [value for one in series.values() for value in one]
@@ -47,7 +47,7 @@ def bar_chart(title: str, names: Sequence[str], series: Mapping[str, Sequence[fl
 
 
 def heat_legend(largest: float) -> str:
-    """What the tints mean, with numbers."""
+    """The colour scale of the heat maps, with numbers."""
     width, left, wide, steps = 300, 60, 180, 36
     parts = [
         svg_text(left - 8, 18, "against", anchor="end", fill=LIGHT),
@@ -68,5 +68,5 @@ def heat_legend(largest: float) -> str:
 
 
 def _digits(largest: float) -> int:
-    """Digits after the point that show numbers of this size."""
+    """Number of decimals for values of this size."""
     return min(6, max(1, 2 - math.floor(math.log10(largest)))) if largest > 0 else 1

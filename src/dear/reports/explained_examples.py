@@ -1,4 +1,4 @@
-"""A few test images of a report, taken apart: right ones and wrong ones."""
+"""Explanations of a few test images for a run's page: right answers and wrong ones."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dear.data.dataset import Dataset, Item
 from dear.errors import ImageError
 from dear.model.explanation import explain_image, picture_seen
 from dear.model.model import Model
-from dear.reports.explanation_view import View, roles_of, view_of
+from dear.reports.explanation_view import ExplanationView, roles_of, view_of
 
 EACH = 2
-"""Examples that are right, and as many that are wrong."""
+"""Number of right examples, and of wrong ones."""
 CLASSES = 2
 
 
 def explained_examples(
     model: Model, dataset: Dataset, items: Sequence[Item], picks: Tensor, confidence: Tensor
-) -> list[View]:
-    """The right and the wrong answers that the model is most certain of, each beside the second class, or the true one.
+) -> list[ExplanationView]:
+    """Explain the most certain right and wrong answers, each compared with the second class or with the true one.
 
-    `model` has the classes that `picks` and the items' labels number; an image that cannot be read has no pick.
+    `picks` and the labels of the items are indices of the model's classes; the pick of an unreadable image is -1.
     """
     answered = [i for i, pick in enumerate(picks.tolist()) if pick >= 0]
     order = sorted(answered, key=lambda i: (-float(confidence[i]), i))
@@ -37,9 +37,9 @@ def explained_examples(
             continue
         truth = names[items[index].label]
         classes = CLASSES if int(picks[index]) == items[index].label else CLASSES - 1
-        found = explain_image(model, image, roles=roles, top_k=classes, also=[truth], name=items[index].id)
-        answer = found.classes[0]
-        sure = f"{100 * found.probabilities[0]:.0f} % {answer}"
+        explanation = explain_image(model, image, roles=roles, top_k=classes, also=[truth], name=items[index].id)
+        answer = explanation.classes[0]
+        sure = f"{100 * explanation.probabilities[0]:.0f} % {answer}"
         title = f"Right: {sure}" if answer == truth else f"Wrong: {sure} (is {truth})"
-        views.append(view_of(found, picture_seen(model.clip, image), roles, title))
+        views.append(view_of(explanation, picture_seen(model.clip, image), roles, title))
     return views

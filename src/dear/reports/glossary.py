@@ -1,4 +1,4 @@
-"""The words that pages use, explained for people who do not do this for a living."""
+"""The glossary of the pages: technical terms, explained for people outside the field."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ import re
 from collections.abc import Mapping
 
 GLOSSARY: Mapping[str, str] = {
-    "CLIP": "A model that knows images and words. It names an image by comparing it with a sentence for every class.",
-    "plain CLIP": "CLIP as it was published, without what was trained here. It is tested on the same images.",
-    "adapter": "What was trained here: a small file beside CLIP. CLIP itself stays as it is.",
-    "class": "One of the names that an image can get, such as “border collie”.",
-    "trained classes": "Classes that were trained on. The images of the test are others than those of the training.",
-    "base classes": "The first half of the classes, if only one half was trained on.",
-    "novel classes": "The other half. They show whether the adapter has become worse at what it was not trained on.",
-    "± points": "How sure the number is: if the test were repeated with other images like these, 95 of 100 such ranges "
-    "would hold the true share (Wilson's interval).",
-    "beyond chance": "Yes if a coin would favour one of both so clearly in fewer than 5 of 100 tries, counting the "
-    "images that only one of both names correctly (McNemar's exact test).",
-    "certain": "The share that the model gives to its answer among all classes. It can be certain and wrong.",
-    "confusion": "Which class is taken for which other one.",
+    "CLIP": "A model of images and text. It names an image by comparing it with one sentence per class.",
+    "plain CLIP": "CLIP as it was published, without the adapter. It is tested on the same images.",
+    "adapter": "The result of the training: a small file of weights used with CLIP. CLIP itself does not change.",
+    "class": "One of the possible names of an image, such as “border collie”.",
+    "trained classes": "The classes of the training images. The test uses other images of them.",
+    "base classes": "The first half of the classes, if only one half was used for training.",
+    "novel classes": "The other half. They show whether the adapter is worse than plain CLIP on new classes.",
+    "± points": "The uncertainty of the number: if the test were repeated with other images like these, 95 of 100 such "
+    "intervals would contain the true value (Wilson's interval).",
+    "beyond chance": "Yes if the difference is statistically significant: with equally good models, a difference this "
+    "large occurs in fewer than 5 of 100 tests (McNemar's exact test).",
+    "certain": "The probability that the model assigns to its answer. A model can be certain and wrong.",
+    "confusion": "Mistaking one class for another.",
     "harmonic mean": "A mean of two numbers that is high only if both are.",
-    "shots": "Training images per class.",
-    "seed": "A number that decides what is drawn at random. The same seed gives the same result.",
+    "shots": "Number of training images per class.",
+    "seed": "The start value of the random numbers. The same seed gives the same result.",
     "epoch": "One pass over all training images.",
     "step": "One update of the adapter, from one batch of images.",
-    "loss": "What the training makes smaller. Its terms are drawn by the names that the method gives them.",
-    "readout": "One of several ways in which a method reads its answer; the first is the one that is used.",
+    "loss": "The quantity that training minimises. The chart shows its terms by the method's own names.",
+    "readout": "One of several ways to compute a method's answer; the first one is the default.",
     "fusion": "A readout: the answers of all features, each with its learned weight.",
     "decoupled": "A readout: the feature of the whole image alone.",
-    "weight": "How much a feature counts in the answer.",
-    "feature": "The numbers by which an image is compared with words or with other images.",
+    "weight": "The importance of a feature for the answer.",
+    "feature": "A list of numbers that describes an image, used to compare it with text or other images.",
     "cls": "The feature of the whole image, which plain CLIP uses as well.",
-    "cosine": "How alike two features are: 1 is the same direction, 0 has nothing in common.",
-    "head": "A part of a layer of CLIP that decides for itself where to look.",
-    "role": "What a head responds to, such as color or shape; found by looking at many images.",
+    "cosine": "The similarity of two features: 1 is the same direction, 0 is unrelated.",
+    "head": "A part of a layer of CLIP with its own attention: it decides where in the image to look.",
+    "role": "What a head responds to, such as color or shape; determined from many images.",
     "template": "The sentence around a class name, such as “a photo of a cat”.",
-    "top-1": "Counted as right only if the first answer is right.",
+    "top-1": "Only the first answer counts.",
 }
 
 
 def anchor(term: str) -> str:
-    """The place of a term on a page."""
+    """The anchor of a term on a page."""
     return "term-" + re.sub(r"[^a-z0-9]+", "-", term.lower()).strip("-")
 
 

@@ -21,9 +21,9 @@ def heat_chart(
     digits: int = 3,
     middle: float | None = None,
 ) -> str:
-    """A map whose cells are a darker blue the larger their value is; what is below zero stays white.
+    """A heat map: darker blue for larger values, white for values below zero.
 
-    With a `middle`, cells are blue above it and orange below it, the darker the further away.
+    With a `middle`, cells are blue above it and orange below it, and darker further away.
     """
     left = 16 + LETTER * max(map(len, rows), default=0)
     wide = max(58.0, *(14 + LETTER * len(name) for name in columns)) if columns else 58.0
@@ -40,16 +40,14 @@ def heat_chart(
                 f'<rect x="{left + wide * j:.1f}" y="{top + tall * i}" width="{wide - 2:.1f}" height="{tall - 2}" '
                 f'fill="{fill}" stroke="{GRID}"/>'
             )
-            place = left + wide * (j + 0.5) - 1
-            parts.append(
-                svg_text(place, top + tall * i + 18, f"{value:.{digits}f}", anchor="middle", fill=ink_on(fill))
-            )
+            x = left + wide * (j + 0.5) - 1
+            parts.append(svg_text(x, top + tall * i + 18, f"{value:.{digits}f}", anchor="middle", fill=ink_on(fill)))
     width = max(left + wide * len(columns) + 8, 16 + 7.4 * len(title))
     return svg_document(math.ceil(width), top + tall * len(rows) + 8, title, parts)
 
 
 def role_chart(title: str, roles: RoleMap) -> str:
-    """Layers down, heads across, each head in its role's colour with a word for what it does."""
+    """A grid with one row per layer and one cell per head, in the colour of its role and with a word for it."""
     layers = sorted({head.layer for head in roles.heads})
     most = max(len(roles.layer(layer)) for layer in layers)
     wide, tall, left, top = 78, 32, 70, 54

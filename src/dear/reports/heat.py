@@ -1,4 +1,4 @@
-"""Pictures of evidence: where in an image something spoke for or against a class."""
+"""Heat-map images: where in an image the evidence for or against a class is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIDE = 224
 
 
 def overlay(heat: Tensor, largest: float) -> bytes:
-    """A PNG with one pixel per patch, tinted by what it said, to lay over the picture: (rows, columns) of logits."""
+    """A PNG to lay over the picture, with one pixel per patch, coloured by its logits (rows, columns)."""
     shares = np.clip(heat.numpy() / (largest or 1.0), -1, 1)[..., None]
     tint = np.where(shares > 0, _rgb(FOR), _rgb(AGAINST))
     cover = (255 * STRONGEST * np.abs(shares)).round()
@@ -22,7 +22,7 @@ def overlay(heat: Tensor, largest: float) -> bytes:
 
 
 def faded(picture: Image.Image, side: int = SIDE) -> Image.Image:
-    """The picture in light gray, to lay tints over."""
+    """The picture in light gray, as the background of a heat map."""
     gray = picture.convert("L").resize((side, side), Image.Resampling.BICUBIC)
     return gray.point([90 + 0.6 * level for level in range(256)]).convert("RGB")
 

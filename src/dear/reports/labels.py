@@ -1,6 +1,6 @@
-"""What is made of predictions on disk: a table of labels, and copies or links in a folder per class.
+"""Writes predictions to disk: a CSV table of labels, or copies of or links to the images in one folder per class.
 
-Nothing is moved, and nothing that is there is overwritten.
+Nothing is moved, and no existing file is overwritten.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LabelTable:
     def __init__(self, path: str | Path, top_k: int) -> None:
         self.path, self.top_k = Path(path), top_k
         if self.path.exists() or self.path.is_symlink():
-            raise OverwriteError(f"{self.path} exists already: name another file, or remove it first.")
+            raise OverwriteError(f"{self.path} exists already: choose another file, or remove it first.")
         self._rows: list[Prediction] = []
 
     def __repr__(self) -> str:
@@ -54,12 +54,12 @@ class LabelTable:
 
 
 class Sorter:
-    """Puts a copy of, or a link to, each image into a folder of its class."""
+    """Sorts images into one folder per class, by copies or links."""
 
     def __init__(self, folder: str | Path, *, link: bool = False) -> None:
         self.folder, self.link = Path(folder), link
         if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
-            raise OverwriteError(f"{self.folder} exists already and is not an empty folder: name another one.")
+            raise OverwriteError(f"{self.folder} exists already and is not an empty folder: choose another one.")
         self._counts: Counter[str] = Counter()
 
     def __repr__(self) -> str:
@@ -67,23 +67,25 @@ class Sorter:
         return f"Sorter({self.folder}, {self._counts.total()} images)"
 
     def put(self, one: Prediction) -> Path:
-        """Put an image into its class's folder, by a name that is free there."""
+        """Copy or link an image into the folder of its class, under an unused name."""
         source = Path(one.image)
-        place = self.folder / folder_name(one.label)
+        target_folder = self.folder / folder_name(one.label)
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            target = _free(place, source.name)
+            target_folder.mkdir(parents=True, exist_ok=True)
+            target = _free(target_folder, source.name)
             if self.link:
                 target.symlink_to(source.resolve())
             else:
                 shutil.copy2(source, target)
         except OSError as error:
-            raise OverwriteError(f"{shown(source)} cannot be put into {place} ({error.strerror or error}).") from None
+            raise OverwriteError(
+                f"Cannot write {shown(source)} to {target_folder} ({error.strerror or error})."
+            ) from None
         self._counts[one.label] += 1
         return target
 
     def summary(self) -> str:
-        """How many images went where."""
+        """The number of images, in total and for the largest classes."""
         what = "links" if self.link else "copies"
         most = ", ".join(f"{name} {count}" for name, count in self._counts.most_common(5))
         more = f", and {len(self._counts) - 5} more classes" if len(self._counts) > 5 else ""
@@ -97,7 +99,7 @@ def folder_name(label: str) -> str:
 
 
 def _free(folder: Path, name: str) -> Path:
-    """A path in a folder where nothing is: the name itself, or with a number."""
+    """An unused path in a folder: the name itself, or with a number."""
     path, number = folder / name, 1
     while path.exists() or path.is_symlink():
         number += 1
@@ -106,5 +108,5 @@ def _free(folder: Path, name: str) -> Path:
 
 
 def _cell(text: str) -> str:
-    """A name as text of a table: no formula, and what is no UTF-8 is replaced."""
+    """A name as an entry of a CSV table: never a formula, and invalid UTF-8 is replaced."""
     return no_formula(text.encode("utf-8", "replace").decode())

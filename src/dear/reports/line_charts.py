@@ -10,14 +10,14 @@ from dear.reports.colors import LINES
 from dear.reports.svg import GRID, LETTER, LIGHT, nice_ticks, round_step, svg_document, svg_text, tick_labels
 
 DASHES = ("", "7 3", "2 2", "9 3 2 3", "12 4", "4 2")
-"""Lines differ in their dashes, too, for people and printers that do not tell their colours apart."""
+"""Lines also differ in their dashes, for people and printers that do not distinguish their colours."""
 SAMPLE = 22
-"""Pixels of a line in the legend."""
+"""Length of a line in the legend, in pixels."""
 
 
 def line_chart(
     title: str,
-    places: Sequence[str],
+    x_labels: Sequence[str],
     lines: Mapping[str, Sequence[float | None]],
     *,
     x_title: str,
@@ -26,9 +26,9 @@ def line_chart(
     height: int = 270,
     from_zero: bool = False,
 ) -> str:
-    """Lines over evenly spaced places; a place without a number is left out of its line.
+    """Lines over evenly spaced labels; a line skips a label without a number.
 
-    A few places are all named and their points marked; many, such as the steps of a training, are named here and there.
+    If all labels fit, each is printed and the points are marked; otherwise, as for many steps, some labels are printed.
     """
     values = [value for line in lines.values() for value in line if value is not None and math.isfinite(value)]
     values += [0.0] if from_zero else []
@@ -39,8 +39,8 @@ def line_chart(
     rows = _legend_rows(list(lines), right - left)
     bottom = height - 46 - 18 * len(rows)
 
-    def x(place: int) -> float:
-        return left + (right - left) * (place + 0.5) / max(1, len(places))
+    def x(index: int) -> float:
+        return left + (right - left) * (index + 0.5) / max(1, len(x_labels))
 
     def y(value: float) -> float:
         return bottom - (bottom - top) * (value - ticks[0]) / (ticks[-1] - ticks[0])
@@ -49,15 +49,15 @@ def line_chart(
     for tick, label in zip(ticks, labels, strict=True):
         parts.append(f'<line x1="{left:.1f}" y1="{y(tick):.1f}" x2="{right}" y2="{y(tick):.1f}" stroke="{GRID}"/>')
         parts.append(svg_text(left - 6, y(tick) + 4, label, anchor="end", fill=LIGHT))
-    named = spread_labels(places, right - left)
-    parts += [svg_text(x(i), bottom + 16, places[i], anchor="middle", fill=LIGHT) for i in named]
+    named = spread_labels(x_labels, right - left)
+    parts += [svg_text(x(i), bottom + 16, x_labels[i], anchor="middle", fill=LIGHT) for i in named]
     parts.append(svg_text((left + right) / 2, bottom + 34, x_title, anchor="middle", fill=LIGHT))
     middle = (top + bottom) / 2
     turn = f"rotate(-90 13 {middle:.1f})"
     parts += [svg_text(13, middle, y_title, anchor="middle", fill=LIGHT, turn=turn)] if y_title else []
     for number, (name, line) in enumerate(lines.items()):
         points = [(x(i), y(value)) for i, value in enumerate(line) if value is not None and math.isfinite(value)]
-        parts += _line(name, points, number, marked=len(named) == len(places))
+        parts += _line(name, points, number, marked=len(named) == len(x_labels))
     parts += _legend(rows, list(lines), left, bottom + 50)
     return svg_document(width, height, title, parts)
 
@@ -73,20 +73,20 @@ def _line(name: str, points: Sequence[tuple[float, float]], number: int, *, mark
 
 
 def _stroke(number: int) -> str:
-    """The colour and the dashes of a line by its number."""
+    """Colour and dashes of the line with this number."""
     dashes = DASHES[number % len(DASHES)]
     return f'stroke="{LINES[number % len(LINES)]}"' + (f' stroke-dasharray="{dashes}"' if dashes else "")
 
 
-def spread_labels(places: Sequence[str], width: float) -> list[int]:
-    """All places if their names fit side by side, else every 2nd, 5th, 10th, 20th … of them."""
-    fit = max(1, int(width // (10 + LETTER * max(map(len, places), default=1))))
-    step = round_step(len(places) / fit)
-    return list(range(min(step, len(places)) - 1, len(places), step)) if places else []
+def spread_labels(x_labels: Sequence[str], width: float) -> list[int]:
+    """Indices of the labels to print: all if they fit side by side, else every 2nd, 5th, 10th, 20th … of them."""
+    fit = max(1, int(width // (10 + LETTER * max(map(len, x_labels), default=1))))
+    step = round_step(len(x_labels) / fit)
+    return list(range(min(step, len(x_labels)) - 1, len(x_labels), step)) if x_labels else []
 
 
 def _legend_rows(names: Sequence[str], width: float) -> list[list[int]]:
-    """Names by their number, as many on a line as fit."""
+    """Indices of names, split into lines that fit the width."""
     rows: list[list[int]] = []
     used = width + 1
     for index, name in enumerate(names):

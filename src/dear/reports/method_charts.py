@@ -13,7 +13,7 @@ from dear.reports.svg import GRID, LETTER, LIGHT, nice_ticks, svg_document, svg_
 STRONG, WEAK = LINES[0], "#7d8894"
 BETTER, WORSE, SAME = "#b9d3f5", "#f5c3cb", "#eef1f4"
 NAMED = 10
-"""At most this number of points bear names; more bear their numbers."""
+"""Up to this number, points are labelled with names, otherwise with numbers."""
 
 
 class Mark(NamedTuple):
@@ -24,11 +24,11 @@ class Mark(NamedTuple):
     low: float
     high: float
     strong: bool
-    """Drawn in the strong colour."""
+    """Whether to use the strong colour."""
 
 
 class Point(NamedTuple):
-    """A point of a scatter chart; its name is shown when it is pointed at."""
+    """A point of a scatter chart; its name is shown on hover."""
 
     name: str
     short: str
@@ -67,12 +67,12 @@ def interval_chart(title: str, marks: Sequence[Mark], *, x_title: str, width: in
 def scatter_chart(
     title: str, points: Sequence[Point], *, x_title: str, y_title: str, width: int = 440, height: int = 320
 ) -> str:
-    """Points over a logarithmic axis; those that no other point beats in both ways are strong and joined."""
+    """Points over a logarithmic axis; points that no other one beats in cost and value are highlighted and joined."""
     ticks = nice_ticks(min(one.y for one in points), max(one.y for one in points))
     labels = tick_labels(ticks)
     left = 22 + LETTER * max(map(len, labels)) + 8
     right, top, bottom = width - 18, 34, height - 46
-    places, x = _log_axis([one.x for one in points], left + 12, right - 12)
+    x_ticks, x = _log_axis([one.x for one in points], left + 12, right - 12)
 
     def y(value: float) -> float:
         return bottom - (bottom - top) * (value - ticks[0]) / (ticks[-1] - ticks[0])
@@ -81,7 +81,7 @@ def scatter_chart(
     for tick, label in zip(ticks, labels, strict=True):
         parts.append(f'<line x1="{left:.1f}" y1="{y(tick):.1f}" x2="{right}" y2="{y(tick):.1f}" stroke="{GRID}"/>')
         parts.append(svg_text(left - 6, y(tick) + 4, label, anchor="end", fill=LIGHT))
-    parts += [svg_text(x(value), bottom + 16, label, anchor="middle", fill=LIGHT) for value, label in places]
+    parts += [svg_text(x(value), bottom + 16, label, anchor="middle", fill=LIGHT) for value, label in x_ticks]
     parts.append(svg_text((left + right) / 2, bottom + 36, x_title, anchor="middle", fill=LIGHT))
     turn = f"rotate(-90 13 {(top + bottom) / 2:.1f})"
     parts.append(svg_text(13, (top + bottom) / 2, y_title, anchor="middle", fill=LIGHT, turn=turn))
@@ -99,7 +99,7 @@ def scatter_chart(
 
 
 def unbeaten(points: Sequence[Point]) -> list[Point]:
-    """The points that no other one beats: none is at most as dear and better; from cheap to dear."""
+    """The Pareto front: points for which no other one is both cheaper and better, from cheap to expensive."""
     return sorted(
         (
             one
@@ -115,7 +115,7 @@ def unbeaten(points: Sequence[Point]) -> list[Point]:
 def difference_chart(
     title: str, names: Sequence[str], values: Sequence[Sequence[tuple[float, str, bool] | None]]
 ) -> str:
-    """Rows against columns: a difference with its hint, coloured if it is more than chance; columns bear numbers."""
+    """A matrix of differences with hints, coloured if significant; columns have the numbers of the rows."""
     left = 40 + LETTER * max(map(len, names))
     wide, tall, top = 46, 24, 52
     parts = [svg_text(8, 18, title, weight=600)]
@@ -144,7 +144,7 @@ def difference_chart(
 def _log_axis(
     values: Sequence[float], left: float, right: float
 ) -> tuple[list[tuple[float, str]], Callable[[float], float]]:
-    """Places to be named, and the function from a value to its place; 0 has a place of its own at the left."""
+    """Labelled ticks, and the function from a value to its x coordinate; 0 has its own tick at the left."""
     some = [value for value in values if value > 0] or [1.0, 10.0]
     named = _log_ticks(min(some), max(some))
     low, high = math.log10(named[0]), math.log10(named[-1])
@@ -159,7 +159,7 @@ def _log_axis(
 
 
 def _log_ticks(least: float, most: float) -> list[float]:
-    """Round values from at most the least to at least the most: powers of ten, or finer ones within two of them."""
+    """Round values that cover the range: powers of ten, or finer values if the range is at most two powers."""
     low, high = math.floor(math.log10(least)), math.ceil(math.log10(most))
     if high - low > 2:
         step = math.ceil((high - low) / 6)
@@ -179,7 +179,7 @@ def _short(value: float) -> str:
 
 
 def _dot(x: float, y: float, ink: str, hint: str) -> str:
-    """A point: filled if it is strong, else hollow, so that it is told without its colour, too."""
+    """A dot: filled if it is strong, else hollow, so that it can be recognised without colours."""
     look = f'fill="{ink}"' if ink == STRONG else f'fill="#fff" stroke="{ink}" stroke-width="2"'
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" {look}><title>{escape(hint)}</title></circle>'
 
@@ -191,7 +191,7 @@ def _label(
     frame: tuple[float, float, float, float],
     taken: list[tuple[float, float, float, float]],
 ) -> str:
-    """A point's label beside it, at the first of eight places that is free and within the frame."""
+    """The label of a point, at the first of eight positions that is free and within the frame."""
     wide = LETTER * len(text)
     sides = (
         (8, 4),

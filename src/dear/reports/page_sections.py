@@ -1,4 +1,4 @@
-"""A part of a report: tables, figures and sentences, written once and shown as Markdown, HTML and JSON."""
+"""Sections of a report (tables, figures and sentences), and their output as Markdown, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Value = str | float | Stat | None
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of entries under a head; the first `words` columns are text. `paper` tells which columns are the paper's."""
+    """Rows of entries under a head; the first `words` columns are text, and `paper` lists the paper's columns."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
@@ -45,7 +45,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture with its file's name: SVG text, or the bytes of a PNG."""
+    """A figure with the name of its file: SVG text, or the bytes of a PNG."""
 
     name: str
     title: str
@@ -59,43 +59,43 @@ class Figure:
 
     @property
     def data(self) -> bytes:
-        """What the file holds."""
+        """The content of the file."""
         return self.png or self.svg.encode()
 
 
 @dataclass(frozen=True)
 class PageSection:
-    """A table or figure of the paper, as it came out here."""
+    """A section of a report page, such as a table or figure of the paper with the numbers measured here."""
 
     key: str
     title: str
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
     says: tuple[str, ...] = ()
-    """What the numbers say about the paper's claims."""
+    """Sentences on whether the numbers support the paper's claims."""
     notes: tuple[str, ...] = ()
-    """How to read them, and what is missing."""
+    """How to read the numbers, and what is missing."""
 
 
-def section_markdown(part: PageSection) -> str:
-    """A part as a Markdown file; its figures are links to the folder of figures."""
+def section_markdown(section: PageSection) -> str:
+    """A section as a Markdown file; its figures are links to the folder of figures."""
     plain = markdown.plain
-    blocks = [f"# {plain(part.title)}"]
-    for table in part.tables:
+    blocks = [f"# {plain(section.title)}"]
+    for table in section.tables:
         blocks += [f"## {plain(table.title)}"] if table.title else []
         blocks.append(markdown.table(table.head, table.texts(), words=table.words))
-    blocks += [f"![{plain(figure.title)}](../figures/{quote(figure.file)})" for figure in part.figures]
-    blocks += map(plain, part.says)
-    if part.notes:
-        blocks.append("\n".join(f"- {plain(note)}" for note in part.notes))
+    blocks += [f"![{plain(figure.title)}](../figures/{quote(figure.file)})" for figure in section.figures]
+    blocks += map(plain, section.says)
+    if section.notes:
+        blocks.append("\n".join(f"- {plain(note)}" for note in section.notes))
     return "\n\n".join(blocks) + "\n"
 
 
-def section_json(part: PageSection) -> dict[str, Any]:
-    """A part as plain values, with all digits."""
+def section_json(section: PageSection) -> dict[str, Any]:
+    """A section as plain values, with all digits."""
     return {
-        "key": part.key,
-        "title": part.title,
+        "key": section.key,
+        "title": section.title,
         "tables": [
             {
                 "title": table.title,
@@ -103,11 +103,11 @@ def section_json(part: PageSection) -> dict[str, Any]:
                 "paper_columns": list(table.paper),
                 "rows": [[_plain(value) for value in row] for row in table.rows],
             }
-            for table in part.tables
+            for table in section.tables
         ],
-        "figures": [figure.file for figure in part.figures],
-        "says": list(part.says),
-        "notes": list(part.notes),
+        "figures": [figure.file for figure in section.figures],
+        "says": list(section.says),
+        "notes": list(section.notes),
     }
 
 
@@ -122,10 +122,10 @@ def _rounded(value: Any) -> Any:
 
 
 def report_page(
-    title: str, subtitle: str, intro: Sequence[str], parts: Sequence[PageSection], *, lead: Sequence[str] = ()
+    title: str, subtitle: str, intro: Sequence[str], sections: Sequence[PageSection], *, lead: Sequence[str] = ()
 ) -> str:
-    """All parts as one page with a list of contents, the figures of a part after its first table.
+    """Return a page with a list of contents and all sections; figures follow the first table of their section.
 
-    `lead` are sentences on top that say what comes out.
+    `lead` are sentences at the top that summarise the results.
     """
-    return render("sections.html", title=title, subtitle=subtitle, lead=lead, intro=intro, sections=parts)
+    return render("sections.html", title=title, subtitle=subtitle, lead=lead, intro=intro, sections=sections)

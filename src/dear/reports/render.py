@@ -1,4 +1,4 @@
-"""Pages from templates: one frame, everything that is inserted is escaped, nothing is fetched from anywhere."""
+"""Renders pages from Jinja templates; all inserted text is escaped, and a page loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMESPACE = ' xmlns="http://www.w3.org/2000/svg"'
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture on a page or a sheet, with the line below it, and perhaps a frame that makes it stand out."""
+    """An image on a page or a sheet, with a caption and an optional frame."""
 
     image: Image.Image
     caption: str = ""
@@ -29,19 +29,19 @@ class Picture:
 
 
 def render(template: str, /, **values: Any) -> str:
-    """A page as text; it needs no other file and no network."""
+    """Render a template to one self-contained HTML page."""
     return _environment().get_template(template).render(values)
 
 
 def data_url(image: Image.Image) -> str:
-    """A picture as part of the page."""
+    """An image as a data URL (JPEG)."""
     buffer = io.BytesIO()
     image.convert("RGB").save(buffer, "JPEG", quality=85)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 def png_url(data: bytes) -> str:
-    """The bytes of a PNG file as part of the page."""
+    """The bytes of a PNG file as a data URL."""
     return "data:image/png;base64," + base64.b64encode(data).decode()
 
 

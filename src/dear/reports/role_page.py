@@ -1,4 +1,4 @@
-"""One self-contained HTML page of a role map: a grid of layers and heads, and what each head says and looks at."""
+"""The page of a role map: a grid of layers and heads, and the phrases and example images of each head."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ MEANINGS = {
     Role.MIXED: "no single focus: sees everything",
 }
 SAYS = {
-    "Stability": "How many heads keep their role and concept if one choice is changed. Kappa leaves out what chance "
-    "alone would give: 1 is full agreement, 0 is chance.",
-    "Clusters of phrases": "Phrases that say similar things, and the name that each group got.",
-    "Number of attributes": "How well groups of phrases are separated for each number of attributes; higher is better.",
+    "Stability": "Share of heads whose role and concept stay the same if one choice is changed. Kappa corrects for "
+    "chance: 1 is full agreement, 0 is chance.",
+    "Clusters of phrases": "Groups of phrases with similar meaning, and the name of each group.",
+    "Number of attributes": "Separation of the groups of phrases for each number of attributes; higher is better.",
 }
-"""What one sees in a table, by its title."""
+"""Explanation of a table, by its title."""
 
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """A role, its colour if it has one of its own, how many heads have it, and of these how many each attribute has."""
+    """A role with its colour (if it has its own), its number of heads, and the number of heads per attribute."""
 
     role: Role
     fill: str
@@ -46,7 +46,7 @@ def role_page(
     examples: Mapping[tuple[int, int], Examples] | None = None,
     tables: Sequence[Table] = (),
 ) -> str:
-    """The page as text; it needs no other file and no network."""
+    """Return the page as one self-contained HTML file."""
 
     def pictures(head: HeadRole) -> dict[str, list[Picture]]:
         found = (examples or {}).get((head.layer, head.head))

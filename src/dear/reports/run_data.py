@@ -1,4 +1,4 @@
-"""What a run's page shows, gathered from the model and its test: scores, weights, curves, examples, searches."""
+"""Collects the content of a run's page from a model and its test: scores, weights, curves, examples, searches."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from dear.roles.rolemap import ROLES, RoleMap
 
 INDEXED = 1000
 SMALL = 0.1
-"""Share of the largest loss term below which a term gets a chart of its own."""
+"""A loss term below this share of the largest one is shown in a separate chart."""
 WEIGHT = "weight_"
 NO_TERMS = {"lr", "images_per_second"}
 
 
 @dataclass(frozen=True)
 class HalfScores:
-    """A half of the classes: its test images and what the adapted and the plain model make of them."""
+    """A half of the classes: its test images, and the results of the adapted and the plain model."""
 
     half: Half
     items: tuple[Item, ...]
@@ -64,7 +64,7 @@ def run_page(
     *,
     workers: int = 2,
 ) -> RunPage:
-    """Everything the page shows. `description` is the run's, `halves` come from `evaluate_halves`."""
+    """Collect the content of the page. `description` is the run's, `halves` come from `evaluate_halves`."""
     tested, dataset = halves[0], data.dataset
     answers = Answers(dataset, tested.items, tested.class_names, tested.adapted)
     view, found = _view(model, dataset, tested.class_names), tested.adapted
@@ -92,16 +92,16 @@ def run_page(
 
 
 def evaluate_halves(model: Model, data: TestData, *, workers: int = 2) -> list[HalfScores]:
-    """Test all classes together, or, if one half was trained on, that half and then the other, if it can be named."""
-    found = []
+    """Test all classes together, or the trained half and, if the method can name new classes, the other half."""
+    scored = []
     halves = data.halves()
     for half in halves if model.method.needs.novel else halves[:1]:
         items, names = data.items(half), data.class_names(half)
         view = _view(model, data.dataset, names)
         tested = evaluate_items(view, data.dataset, items, half=half, workers=workers, beside_plain=True)
         assert tested.plain is not None
-        found.append(HalfScores(half, items, names, replace(tested, new=data.newness(half)), tested.plain))
-    return found
+        scored.append(HalfScores(half, items, names, replace(tested, new=data.newness(half)), tested.plain))
+    return scored
 
 
 def _view(model: Model, dataset: Dataset, names: Sequence[str]) -> Model:
@@ -115,9 +115,9 @@ def _roles(model: Model) -> RoleMap | None:
 
 
 def score_rows(halves: Sequence[HalfScores], model: Model, *, everything: bool = True) -> list[list[str]]:
-    """Plain CLIP beside the adapted model by each readout, and the harmonic mean of two halves; first the head.
+    """Table of plain CLIP and each readout of the adapted model, with its header and the harmonic mean of two halves.
 
-    Without `everything` only by the readout that is used.
+    Without `everything`, only the default readout.
     """
 
     def row(label: str, values: list[float]) -> list[str]:
@@ -139,9 +139,9 @@ def score_rows(halves: Sequence[HalfScores], model: Model, *, everything: bool =
 
 
 def verdict_sentences(halves: Sequence[HalfScores]) -> list[str]:
-    """What came out, one sentence per half, and one more for each half whose classes are unbalanced."""
+    """One sentence per half, and another one for each half with unbalanced classes."""
     judged = [one.adapted.verdict() for one in halves]
-    return [told for one in judged for told in (sentence(one), balance_sentence(one)) if told]
+    return [text for one in judged for text in (sentence(one), balance_sentence(one)) if text]
 
 
 def _bars_title(one: HalfScores) -> str:
@@ -166,7 +166,7 @@ def _settings(description: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """Loss terms by their size, so that small ones can be seen, and learned weights."""
+    """Curves of large loss terms, small loss terms and learned weights, each in its own chart."""
     numbers = {name for row in metrics for name, value in row.items() if isinstance(value, float)} - NO_TERMS
     order = [name for name in (metrics[0] if metrics else {}) if name in numbers]
     lines = {name: [row[name] for row in metrics if name in row] for name in order}
@@ -178,11 +178,11 @@ def _curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[fl
         "small terms of the loss": {name: line for name, line in terms.items() if name in small},
         "weights": {name.removeprefix(WEIGHT): line for name, line in lines.items() if name.startswith(WEIGHT)},
     }
-    return {title: drawn for title, drawn in charts.items() if drawn}
+    return {title: curves for title, curves in charts.items() if curves}
 
 
 def confusion(truth: Tensor, picks: Tensor) -> dict[tuple[int, int], float]:
-    """Per cent of each class's images (first) that were taken for each class (second); unreadable ones for none."""
+    """Per cent of the images of each class (first) that got each class as answer (second), without unreadable ones."""
     totals = Counter(truth.tolist())
     pairs = Counter((is_, taken) for is_, taken in zip(truth.tolist(), picks.tolist(), strict=True) if taken >= 0)
     return {pair: 100 * count / totals[pair[0]] for pair, count in pairs.items()}
@@ -191,9 +191,7 @@ def confusion(truth: Tensor, picks: Tensor) -> dict[tuple[int, int], float]:
 def _confusion(tested: HalfScores) -> Confusion:
     truth = torch.tensor([item.label for item in tested.items])
     shares = confusion(truth, tested.adapted.picks)
-    return Confusion(
-        tested.class_names, shares, "Per cent of each class; rows are what it is, columns what it was taken for."
-    )
+    return Confusion(tested.class_names, shares, "Per cent of each class; rows are true classes, columns are answers.")
 
 
 def _searches(model: Model, dataset: Dataset, items: Sequence[Item], workers: int) -> list[Search]:
@@ -236,6 +234,6 @@ def _searches(model: Model, dataset: Dataset, items: Sequence[Item], workers: in
 
 
 def distinct(features: Mapping[str, Tensor]) -> list[str]:
-    """Kinds of features (N, E) that are not nearly another one: only by these is a search what it is called."""
+    """Kinds of features (N, E) that differ clearly from all others; a search by any other kind would be misleading."""
     alike = most_alike(features)
     return [kind for kind in features if not unlike(kind, *alike.get(kind, ("", 0.0)))]

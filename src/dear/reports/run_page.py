@@ -1,11 +1,11 @@
-"""The page of a run, from plain data: numbers have names, pictures have captions, and no method is known."""
+"""The page of a run, rendered from plain data; nothing here depends on a particular method."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dear.reports.explanation_view import View
+from dear.reports.explanation_view import ExplanationView
 from dear.reports.glossary import terms_in
 from dear.reports.line_charts import line_chart
 from dear.reports.render import Picture, render
@@ -13,11 +13,11 @@ from dear.reports.svg import round_step
 from dear.roles.rolemap import RoleMap
 
 LARGEST_CONFUSION = 40
-"""Classes up to which the whole matrix is shown."""
+"""The confusion matrix is shown up to this number of classes."""
 WEAKEST = 12
-"""Classes whose bars are shown at once, if there are more than twice as many; the others are folded."""
+"""With more than twice this number of classes, this number is shown and the others are folded."""
 POINTS = 400
-"""Steps of a training that are drawn at most."""
+"""Maximal number of training steps in a chart."""
 
 
 @dataclass(frozen=True)
@@ -26,19 +26,19 @@ class Confusion:
 
     classes: tuple[str, ...]
     shares: Mapping[tuple[int, int], float]
-    """By (row, column); what never happened is left out, as most is among many classes."""
+    """By (row, column), without zeros."""
     note: str = ""
 
     @property
     def rows(self) -> list[list[float]]:
         """The whole matrix, for few classes."""
-        places = range(len(self.classes))
-        return [[self.shares.get((row, column), 0.0) for column in places] for row in places]
+        indices = range(len(self.classes))
+        return [[self.shares.get((row, column), 0.0) for column in indices] for row in indices]
 
 
 @dataclass(frozen=True)
 class Search:
-    """An image, and what is nearest to it by each feature."""
+    """A query image, and its nearest images by each feature."""
 
     query: Picture
     found: Mapping[str, Sequence[Picture]]
@@ -46,7 +46,7 @@ class Search:
 
 @dataclass(frozen=True)
 class ConfusedPair:
-    """A class that is taken for another one: how many of how many images, with an image of either."""
+    """A class that is mistaken for another one: the number of images, and an example of each class."""
 
     is_: str
     taken_for: str
@@ -62,7 +62,7 @@ class ConfusedPair:
 
 @dataclass(frozen=True)
 class ClassBar:
-    """A class: its test images, and the per cent that is named correctly, by plain CLIP, too."""
+    """A class with its number of test images, and the accuracy of the adapter and of plain CLIP in per cent."""
 
     name: str
     images: int
@@ -72,7 +72,7 @@ class ClassBar:
 
 @dataclass(frozen=True)
 class RunPage:
-    """Everything a run's page shows. What is empty or None is left out."""
+    """The content of a run's page. Empty fields and None are left out."""
 
     title: str
     subtitle: str
@@ -80,16 +80,16 @@ class RunPage:
     """The first row is the head."""
     settings: Mapping[str, str]
     verdict: Sequence[str] = ()
-    """What came out, in sentences."""
+    """The result in sentences."""
     corrected: Mapping[str, Sequence[Picture]] = field(default_factory=dict)
-    """Strips of test images by title: those that only one of plain CLIP and the adapter names correctly."""
+    """Strips of test images by title: images that only the adapter, or only plain CLIP, names correctly."""
     corrected_note: str = ""
     confused: Sequence[ConfusedPair] = ()
     bars: Mapping[str, Sequence[ClassBar]] = field(default_factory=dict)
     """Bars of classes by the title of their group, the weakest first."""
     scores_note: str = ""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """What was learned about how much each feature counts, by the feature's name."""
+    """Learned weights by the name of the feature."""
     curves: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     """Charts by title, each of lines by name: one number per step."""
     examples: Mapping[str, Sequence[Picture]] = field(default_factory=dict)
@@ -97,12 +97,12 @@ class RunPage:
     confusion: Confusion | None = None
     roles: RoleMap | None = None
     nearest: Sequence[Search] = ()
-    explained: Sequence[View] = ()
-    """A few examples, taken apart."""
+    explained: Sequence[ExplanationView] = ()
+    """Explanations of a few examples."""
 
 
 def run_html(page: RunPage) -> str:
-    """The page as text; it needs no other file and no network."""
+    """Return the page as one self-contained HTML file."""
     return render(
         "run.html",
         title=page.title,
@@ -116,29 +116,30 @@ def run_html(page: RunPage) -> str:
 
 
 def _is_curve(lines: Mapping[str, Sequence[float]]) -> bool:
-    """Whether there is anything to follow: one point is none."""
+    """Whether a line has at least two points."""
     return any(len(line) > 1 for line in lines.values())
 
 
 def _words(page: RunPage) -> str:
-    """The words on the page that may need to be explained, and those of its fixed headings."""
-    said = [page.subtitle, *page.verdict, page.corrected_note, page.scores_note]
-    said += [cell for row in page.scores for cell in row[:1]] + list(page.scores[0])
-    said += [*page.weights, *page.curves, *page.settings, *page.examples]
-    said += ["plain CLIP, adapter, class"]
-    said += ["confusion"] if page.confusion or page.confused else []
-    said += ["weight, feature"] if page.weights else []
-    said += ["loss, step"] if page.curves else []
-    said += ["head, role"] if page.roles else []
-    said += ["feature, cosine"] if page.nearest else []
-    return "\n".join(said)
+    """The words of the page that may be in the glossary, including its fixed headings."""
+    words = [page.subtitle, *page.verdict, page.corrected_note, page.scores_note]
+    words += [cell for row in page.scores for cell in row[:1]] + list(page.scores[0])
+    words += [*page.weights, *page.curves, *page.settings, *page.examples]
+    words += ["plain CLIP, adapter, class"]
+    words += ["confusion"] if page.confusion or page.confused else []
+    words += ["weight, feature"] if page.weights else []
+    words += ["loss, step"] if page.curves else []
+    words += ["head, role"] if page.roles else []
+    words += ["feature, cosine"] if page.nearest else []
+    return "\n".join(words)
 
 
 def curves_chart(title: str, lines: Mapping[str, Sequence[float]]) -> str:
     """Lines over the steps of a training, with their last values in the legend."""
-    drawn = {name: line for name, line in lines.items() if line}
-    steps = max(map(len, drawn.values()))
+    nonempty = {name: line for name, line in lines.items() if line}
+    steps = max(map(len, nonempty.values()))
     every = round_step(steps / POINTS)
-    kept = range(every - 1, steps, every)
-    shown = {f"{name} {line[-1]:.3g}": [line[i] for i in kept if i < len(line)] for name, line in drawn.items()}
-    return line_chart(title, [str(i + 1) for i in kept], shown, x_title="step", width=360, height=250, from_zero=True)
+    shown = range(every - 1, steps, every)
+    curves = {f"{name} {line[-1]:.3g}": [line[i] for i in shown if i < len(line)] for name, line in nonempty.items()}
+    labels = [str(i + 1) for i in shown]
+    return line_chart(title, labels, curves, x_title="step", width=360, height=250, from_zero=True)

@@ -1,4 +1,4 @@
-"""Test images for a run's page: what the adapter corrects, what it gets wrong, and which classes it confuses."""
+"""Selects test images for a run's page: corrections, mistakes, and confused classes."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Answers:
         return self.class_names[self.items[index].label]
 
     def pick(self, index: int) -> int:
-        """The number of the class that was picked, -1 if the image is unreadable."""
+        """The index of the picked class, -1 if the image is unreadable."""
         return int(self.found.picks[index])
 
     def plain_pick(self, index: int) -> int:
-        """The number of the class that plain CLIP picks."""
+        """The index of the class that plain CLIP picks."""
         return -1 if self.found.plain_picks is None else int(self.found.plain_picks[index])
 
     def by_certainty(self, wanted: Callable[[int], bool]) -> list[int]:
-        """Readable images that are wanted, the most certain answer first."""
+        """Readable images that fulfil a condition, the most certain answer first."""
         chosen = (i for i in range(len(self.items)) if self.pick(i) >= 0 and wanted(i))
         return sorted(chosen, key=lambda i: (-float(self.found.confidence[i]), i))
 
@@ -58,18 +58,18 @@ class Answers:
         return Picture(small_picture(self.dataset, self.items[index]), caption)
 
     def varied(self, indices: Sequence[int]) -> list[int]:
-        """The first of every class, then the second of every class, and so on."""
-        turn: Counter[int] = Counter()
-        placed = []
-        for place, index in enumerate(indices):
+        """Reorder: the first image of every class, then the second of every class, and so on."""
+        seen: Counter[int] = Counter()
+        ranked = []
+        for position, index in enumerate(indices):
             label = self.items[index].label
-            placed.append((turn[label], place, index))
-            turn[label] += 1
-        return [index for _, _, index in sorted(placed)]
+            ranked.append((seen[label], position, index))
+            seen[label] += 1
+        return [index for _, _, index in sorted(ranked)]
 
 
 def corrections(answers: Answers) -> dict[str, list[Picture]]:
-    """What plain CLIP names wrongly and the adapter correctly, and the other way round."""
+    """Images that only the adapter names correctly, and images that only plain CLIP names correctly."""
     names = answers.class_names
     better = answers.by_certainty(lambda i: answers.right(i) and not answers.plain_right(i))
     worse = answers.by_certainty(lambda i: answers.plain_right(i) and not answers.right(i))
@@ -87,11 +87,11 @@ def corrections(answers: Answers) -> dict[str, list[Picture]]:
 
 
 def corrections_note(answers: Answers) -> str:
-    """How many of plain CLIP's mistakes are corrected, and how many new ones are made."""
-    places = range(len(answers.items))
-    mistakes = sum(not answers.plain_right(i) for i in places)
-    better = sum(answers.right(i) and not answers.plain_right(i) for i in places)
-    worse = sum(answers.plain_right(i) and not answers.right(i) for i in places)
+    """A sentence with the number of corrected mistakes of plain CLIP and the number of new ones."""
+    indices = range(len(answers.items))
+    mistakes = sum(not answers.plain_right(i) for i in indices)
+    better = sum(answers.right(i) and not answers.plain_right(i) for i in indices)
+    worse = sum(answers.plain_right(i) and not answers.right(i) for i in indices)
     if not better + worse:
         return ""
     made = {0: "no new ones", 1: "1 new one"}.get(worse, f"{worse:,} new ones")
@@ -118,7 +118,7 @@ def examples(answers: Answers) -> dict[str, list[Picture]]:
 
 
 def confused(answers: Answers) -> list[ConfusedPair]:
-    """The pairs of classes that are confused most often, each with an image of either."""
+    """The pairs of classes that are confused most often, with an image of each."""
     totals = Counter(item.label for item in answers.items)
     wrong = answers.by_certainty(lambda i: not answers.right(i))
     counts = Counter((answers.items[i].label, answers.pick(i)) for i in wrong)
@@ -135,7 +135,7 @@ def confused(answers: Answers) -> list[ConfusedPair]:
 
 
 def class_bars(found: Evaluation) -> list[ClassBar]:
-    """Every class that has images, the weakest first."""
+    """Accuracy of every class with images, the weakest class first."""
     plain = found.plain
     bars = [
         ClassBar(name, one.images, one.accuracy[found.readout], _plain_share(plain.per_class[name]) if plain else None)
@@ -150,7 +150,7 @@ def _plain_share(one: PerClass) -> float:
 
 
 def small_picture(dataset: Dataset, item: Item) -> Image.Image:
-    """A test image, small; a grey square if it cannot be read."""
+    """A small copy of a test image, or a grey square if it cannot be read."""
     try:
         image = dataset.open(item.id)
     except ImageError:

@@ -1,4 +1,4 @@
-"""Contact sheets: rows of pictures with a label, as a page or as one picture."""
+"""Contact sheets: labelled rows of pictures, as an HTML page or as one PNG image."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dear.storage.files import write_atomic, write_result
 SIDE, GAP, LINE, COLUMNS = 160, 8, 16, 6
 TEXT, QUIET, FRAME = "#1d2630", "#5b6672", "#237a4b"
 LETTER = 7
-"""Pixels a letter takes at most in a picture."""
+"""Maximal width of a letter in a PNG sheet, in pixels."""
 
 
 @dataclass(frozen=True)
 class SheetRow:
-    """Pictures with a word for what they are."""
+    """A row of pictures with a label."""
 
     pictures: tuple[Picture, ...]
     label: str = ""
@@ -33,18 +33,18 @@ class SheetRow:
 
 @dataclass(frozen=True)
 class Sheet:
-    """Rows of pictures under a title, and perhaps the picture that was asked with."""
+    """Rows of pictures under a title, with the query image if there is one."""
 
     rows: tuple[SheetRow, ...]
     title: str = ""
     subtitle: str = ""
     query: Picture | None = None
     others: tuple[Picture, ...] = ()
-    """Further pictures that were asked with."""
+    """Further query images."""
 
 
 def write_sheet(path: Path, title: str, query: Path | str | None, hits: Sequence[Hit]) -> None:
-    """Write hits for an image or a text as one row; the file's ending decides its kind."""
+    """Write the hits of an image or text query as one row; the suffix of the file selects HTML or PNG."""
     kind = _kind(path)
     asked = Picture(_small(query), query.name) if isinstance(query, Path) else None
     head, below = (f"“{query}”", title) if isinstance(query, str) else (title, "")
@@ -52,7 +52,7 @@ def write_sheet(path: Path, title: str, query: Path | str | None, hits: Sequence
 
 
 def write_found(path: Path, ask: Ask, found: Sequence[Found]) -> None:
-    """Write what a search found, one row per kind of feature, headed by what was asked with."""
+    """Write the results of a search, one row per kind of feature, under the query."""
     kind = _kind(path)
     asked = [_query(ask.image)] if ask.image is not None else []
     asked += [_query(image, f"{name} of ") for name, image in ask.swap.items()]
@@ -68,7 +68,7 @@ def write_found(path: Path, ask: Ask, found: Sequence[Found]) -> None:
     ]
     title = "Nearest by each feature" if several else found[0].title
     if kind == ".png" and any(one.remark for one in found):
-        title += " (*: not what it is called, see the page)" if several else ""
+        title += " (*: misleading name, see the page)" if several else ""
     _write(path, Sheet(tuple(rows), title, words, asked[0] if asked else None, tuple(asked[1:])))
 
 
@@ -81,9 +81,9 @@ def _kind(path: Path) -> str:
 
 def _below(found: Found) -> str:
     if not found.hits:
-        return f"Nothing reaches a score of {found.least:.3f}."
+        return f"No image reaches a score of {found.least:.3f}."
     below = sum(not hit.matches for hit in found.hits)
-    return f"{below} of {len(found.hits)} lie below {found.least:.3f}, the proposed least score." if below else ""
+    return f"{below} of {len(found.hits)} are below {found.least:.3f}, the suggested minimum score." if below else ""
 
 
 def _pictures(hits: Sequence[Hit], kind: str) -> tuple[Picture, ...]:
@@ -95,7 +95,7 @@ def _pictures(hits: Sequence[Hit], kind: str) -> tuple[Picture, ...]:
 
 
 def _shown(hit: Hit) -> Image.Image:
-    """A found image, or a grey square where the file has gone since it was indexed."""
+    """The image of a hit, or a grey square if its file no longer exists."""
     try:
         return open_hit(hit, SIDE)
     except ImageError:
@@ -123,12 +123,12 @@ def _write(path: Path, sheet: Sheet) -> None:
 
 
 def sheet_html(sheet: Sheet) -> str:
-    """The sheet as a page."""
+    """Return the sheet as an HTML page."""
     return render("sheet.html", title=sheet.title, subtitle=sheet.subtitle, sheet=sheet)
 
 
 def sheet_png(sheet: Sheet, *, side: int = SIDE, gap: int = GAP, columns: int = COLUMNS) -> bytes:
-    """The sheet as the bytes of a PNG: title, labels at the left, then the query, then the pictures in columns."""
+    """Return the sheet as the bytes of a PNG: title, labels at the left, then the query, then columns of pictures."""
     rows = [
         (row.label if start == 0 else "", row.pictures[start : start + columns])
         for row in sheet.rows
@@ -149,8 +149,8 @@ def sheet_png(sheet: Sheet, *, side: int = SIDE, gap: int = GAP, columns: int = 
         _paste(canvas, Picture(sheet.query.image, "query"), gap + labels, top, side)
     for line, (label, pictures) in enumerate(rows):
         draw.text((gap, top + step * line + side // 2 - 6), label, fill=TEXT)
-        for place, picture in enumerate(pictures):
-            _paste(canvas, picture, first + (side + gap) * place, top + step * line, side)
+        for column, picture in enumerate(pictures):
+            _paste(canvas, picture, first + (side + gap) * column, top + step * line, side)
     buffer = io.BytesIO()
     canvas.save(buffer, "PNG")
     return buffer.getvalue()

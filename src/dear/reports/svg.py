@@ -8,20 +8,20 @@ from html import escape
 
 TEXT, GRID, LIGHT = "#1d2630", "#dfe3e8", "#5b6672"
 LETTER = 6.6
-"""Pixels a letter takes at the size the charts are written in, a little more than it needs."""
+"""Width of a letter in pixels at the font size of the charts, rounded up."""
 
 
 def svg_text(
     x: float, y: float, text: str, anchor: str = "start", fill: str = TEXT, *, weight: int = 400, turn: str = ""
 ) -> str:
-    """Text at a place."""
+    """A text element at a position."""
     turned = f' transform="{turn}"' if turn else ""
     bold = f' font-weight="{weight}"' if weight != 400 else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}"{bold}{turned}>{escape(text)}</text>'
 
 
 def svg_document(width: int, height: int, title: str, parts: Sequence[str]) -> str:
-    """A whole chart from its parts."""
+    """A complete SVG document from its elements."""
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
@@ -31,13 +31,13 @@ def svg_document(width: int, height: int, title: str, parts: Sequence[str]) -> s
 
 
 def shortened(text: str, width: float) -> str:
-    """As much of a text as fits."""
+    """Text, cut with an ellipsis if it is wider than `width` pixels."""
     fit = int(width // LETTER)
     return text if len(text) <= fit else f"{text[: fit - 1]}…"
 
 
 def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers, evenly spaced, that hold everything between two numbers; at least two of them."""
+    """At least two round, evenly spaced numbers that cover the range from `low` to `high`."""
     span = (high - low) or max(abs(high), 1.0) * 0.1
     rough = span / (most - 1)
     size = 10 ** math.floor(math.log10(rough))
@@ -47,7 +47,7 @@ def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """Ticks with as few digits as tell every one of them exactly."""
+    """Ticks as text, with the fewest decimals that show each of them exactly."""
     size = ticks[1] - ticks[0]
     exact = (d for d in range(12) if all(abs(round(tick, d) - tick) < 1e-6 * size for tick in ticks))
     digits = next(exact, 12)
@@ -55,6 +55,6 @@ def tick_labels(ticks: Sequence[float]) -> list[str]:
 
 
 def round_step(least: float) -> int:
-    """The first of 1, 2, 5, 10, 20, 50 … that is not less than this."""
+    """The first of 1, 2, 5, 10, 20, 50 … that is at least `least`."""
     steps: Iterator[int] = (factor * int(10**power) for power in range(19) for factor in (1, 2, 5))
     return next(step for step in steps if step >= least)

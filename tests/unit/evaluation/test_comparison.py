@@ -44,34 +44,34 @@ def said_of(*cells, **how):
 
 def test_the_words_follow_the_numbers():
     said = said_of({**GAINS, "dear": 9.0})
-    assert "For trained and new classes together, take dear" in said
-    assert "3 of 3 methods are shown to be better than plain CLIP" in said
+    assert "For trained and new classes together, use dear" in said
+    assert "3 of 3 methods are significantly better than plain CLIP" in said
     assert "15 results (5 data sets × 3 seeds)" in said
     assert "with the small CLIP of the embedded world" in said
     said = said_of({**GAINS, "coop": 9.0})
-    assert "For trained and new classes together, take coop" in said
+    assert "For trained and new classes together, use coop" in said
     said = said_of({**GAINS, "maple": 5.1})
     assert "has the highest HM" in said
-    assert "shown to be better than 2 of the 3 others, but not than " in said
-    assert "Not shown to differ is not the same as equally good." in said
+    assert "significantly better than 2 of the 3 others, but not than " in said
+    assert "Not significantly different does not mean equally good." in said
     wild = [
         cell
         for data, gain in zip(SETS, (9.0, 9.0, 0.0, -20.0, -20.0), strict=True)
         for cell in some_cells({"vpt": gain}, sets=(data,))
     ]
     said = "\n".join(verdict(make_comparison([*some_cells(), *wild], {})))
-    assert "the others cannot be told from it, though vpt is " in said
+    assert "the others are not significantly different from it, though vpt is " in said
     said = said_of({"zero_shot": 0.0, "coop": -5.0, "maple": -4.0})
-    assert "take zero_shot" in said
-    assert "No method is shown to be better than plain CLIP" in said
-    assert "; maple and coop are shown to be worse." in said
+    assert "use zero_shot" in said
+    assert "No method is significantly better than plain CLIP" in said
+    assert "; maple and coop are significantly worse." in said
 
 
 def test_each_question_has_a_line_of_its_own(tmp_path):
     found = make_comparison(some_cells({**GAINS, "maple": 5.1}), {})
     write_comparison(tmp_path, found)
     lines = verdict(found)
-    assert lines[0].startswith("Measured on drawings")
+    assert lines[0].startswith("Measured on synthetic drawings")
     assert [line.partition(",")[0] for line in lines[1:4]] == [GOALS[column][0] for column in ("hm", "base", "novel")]
     assert (tmp_path / "compare.html").read_text().count("<li>For ") == 3
     assert f"- {lines[1][:40]}" in (tmp_path / "compare.md").read_text()
@@ -85,8 +85,8 @@ def test_the_highest_mean_is_not_always_the_surest_choice():
     lines = verdict(make_comparison([*cells, *wild], {}))
     alone = next(line for line in lines if line.startswith("For the trained classes alone"))
     assert "vpt has the highest base accuracy" in alone
-    assert "It is not shown to be better than any other method; maple (" in alone
-    assert "is the surer choice, shown to be better than 2." in alone
+    assert "It is not significantly better than any other method; maple (" in alone
+    assert "is the safer choice, significantly better than 2." in alone
     assert any(
         line == "The best method differs by data set: of 5 data sets, maple on 3 and vpt on 2." for line in lines
     )
@@ -95,7 +95,7 @@ def test_the_highest_mean_is_not_always_the_surest_choice():
 def test_too_few_results_recommend_nothing():
     said = said_of(sets=SETS[:1])
     assert "These results are too few to recommend a method" in said
-    assert "take" not in said
+    assert ", use " not in said
     assert "nothing to compare" in said_of({"dear": 1.0})
 
 
@@ -158,7 +158,7 @@ def test_published_numbers_beside_the_paper_s_backbone(tmp_path):
 def test_one_seed_has_no_spread(tmp_path):
     write_comparison(tmp_path, make_comparison(some_cells(seeds=(1,), sets=SETS[:1]), {}))
     page = (tmp_path / "compare.html").read_text()
-    assert "the mean over 1 data set, of one seed, so that no spread is known." in page
+    assert "the mean over 1 data set, of one seed, so the spread is unknown." in page
     assert "over seeds" not in page
 
 
@@ -174,13 +174,13 @@ def test_few_shot_columns_are_shots(tmp_path):
     ]
     found = make_comparison(cells, {})
     assert (found.columns, found.main) == (("4", "16"), "16")
-    assert "With 16 photos per class, take dear" in "\n".join(verdict(found))
+    assert "With 16 photos per class, use dear" in "\n".join(verdict(found))
     assert found.records[0]["accuracy_16_mean"] == 70.0
     write_comparison(tmp_path, found)
 
 
 def test_cells_of_two_tables_are_refused():
-    with pytest.raises(ConfigError, match="belong to 2 of them"):
+    with pytest.raises(ConfigError, match="belong to 2 tables"):
         make_comparison([*some_cells(), *some_cells({"coop": 1.0}, recipe="own")], {})
 
 

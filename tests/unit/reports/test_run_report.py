@@ -47,7 +47,7 @@ def test_everything_is_on_the_page(clip, roles, small_world, half):
         "Which classes are confused",
         "How well each class is named",
         "Examples",
-        "Why: examples taken apart",
+        "Why: examples explained",
     ]
     assert re.findall(r"<h[23]>(.*?)</h[23]>", folded) == [
         "For experts",

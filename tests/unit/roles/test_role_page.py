@@ -44,7 +44,7 @@ def test_no_pictures_no_words_about_them():
         RoleMap(heads=(head,), provenance=Provenance(source="x")), title="x", examples={(1, 0): Examples((), ())}
     )
     assert "Responds most" not in page
-    assert "no phrase spans" in page
+    assert "no phrase describes its output" in page
 
 
 def test_grid(clip):
