@@ -149,8 +149,8 @@ def test_other_images_to_choose_on_are_another_run(clip):
 
     toy = Toy(per_class=4)
     jobs = [make_job(toy.dataset, shots=shots, seed=1, method="tip_adapter") for shots in (1, 4)]
-    told = [describe(job, job.build(clip)) for job in jobs]
-    assert ["held_sha256" in one for one in told] == [False, True]
+    described = [describe(job, job.build(clip)) for job in jobs]
+    assert ["held_sha256" in one for one in described] == [False, True]
 
 
 # Linear probe ----------------------------------------------------------------------------------------------------
@@ -213,8 +213,8 @@ def test_images_without_augmentation_are_read_once(clip):
 )
 def test_patience_keeps_the_best_epoch(clip, tmp_path, monkeypatch, scores, epochs, best):
     """Two epochs without a strictly better one end a training; a kill at any step changes nothing."""
-    told = Recipe(optimiser="sgd", lr=0.05, epochs=5, patience=2, warmup_epochs=0)
-    monkeypatch.setattr(dear.get_method("clip_adapter"), "recipe", told)
+    recipe = Recipe(optimiser="sgd", lr=0.05, epochs=5, patience=2, warmup_epochs=0)
+    monkeypatch.setattr(dear.get_method("clip_adapter"), "recipe", recipe)
     monkeypatch.setattr(dear.get_method("clip_adapter"), "special", ())
     monkeypatch.setattr(runs, "train", lambda *args, **kwargs: train(*args, **kwargs, checkpoint_every=1))
     job = replace(Toy().job(method="clip_adapter"), train=TrainSettings(batch_size=3))
@@ -233,7 +233,7 @@ def test_patience_keeps_the_best_epoch(clip, tmp_path, monkeypatch, scores, epoc
             if kill == ("step", metrics["step"]):
                 raise KilledError
 
-        # the judge is asked before the step is told
+        # the judge is asked before the step is reported
         right = runs.train
 
         def counted(model, feed, *args, **kwargs):
@@ -319,6 +319,6 @@ def test_the_attention_is_that_of_all_tokens_together(variant, clip):
 def test_a_search_says_how_far_it_is(name, stage, count, clip):
     """With many classes a search takes minutes."""
     heard = []
-    with watched(lambda *told: heard.append(told)):
+    with watched(lambda *event: heard.append(event)):
         trained(name, clip)
-    assert [told for told in heard if told[0] == stage] == [(stage, done, count) for done in range(count + 1)]
+    assert [event for event in heard if event[0] == stage] == [(stage, done, count) for done in range(count + 1)]

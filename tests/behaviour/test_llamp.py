@@ -16,24 +16,24 @@ from helpers import build, make_photos, move_parameters, plain_images
 from tiny_lm import tiny_lm
 
 NAMES = ["cat", "hot air balloon", "dog"]
-TOLD = {"cat": ("It purrs.", "It has whiskers."), "dog": ("It barks.",)}
+DESCRIPTIONS = {"cat": ("It purrs.", "It has whiskers."), "dog": ("It barks.",)}
 
 
 def test_descriptions_are_read_by_the_language_model_and_by_the_targets(clip):
     bare = build("llamp", clip, NAMES)
-    told = bare.for_classes(NAMES, descriptions=TOLD)
+    described = bare.for_classes(NAMES, descriptions=DESCRIPTIONS)
     method = bare.method
-    one, other = method.language_inputs(told.classes)
+    one, other = method.language_inputs(described.classes)
     assert one[0].shape[1] > method.language_inputs(bare.classes)[0][0].shape[1]
     text = method._lm._tokenizer.decode(one[0][0][one[1][0].bool()].tolist())
     assert text.endswith("The cat appears asIt purrs.")
     assert "whiskers" in method._lm._tokenizer.decode(other[0][0].tolist())  # the next paraphrase has the next sentence
-    targets, plain = method.targets(clip, told.classes), method.targets(clip, bare.classes)
+    targets, plain = method.targets(clip, described.classes), method.targets(clip, bare.classes)
     assert not torch.allclose(targets[0], plain[0], atol=1e-3)
-    assert torch.equal(targets[1], plain[1])  # nothing is told about it
+    assert torch.equal(targets[1], plain[1])  # it has no description
     images = plain_images(clip, 2)
     with torch.no_grad():
-        assert not torch.allclose(told(images).logits, bare(images).logits, atol=1e-6)
+        assert not torch.allclose(described(images).logits, bare(images).logits, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["mistral", "qwen2"])
@@ -79,21 +79,21 @@ def test_a_relative_folder_is_found_from_anywhere(clip, tmp_path, monkeypatch):
 
 
 def test_trained_by_command_with_descriptions(tiny_folders, tmp_path):
-    photos, file = make_photos(tmp_path / "photos", ["cat", "dog"], 3), tmp_path / "told.json"
-    file.write_text(json.dumps({name: list(TOLD[name]) for name in ("cat", "dog")}))
+    photos, file = make_photos(tmp_path / "photos", ["cat", "dog"], 3), tmp_path / "descriptions.json"
+    file.write_text(json.dumps({name: list(DESCRIPTIONS[name]) for name in ("cat", "dog")}))
     backbone = ["--clip", f"local-dir:{tiny_folders['plain']}", "--pretrained", "random"]
-    told = ["--method", "llamp", "--set", f"lm={tiny_lm()}", "--set", "paraphrases=2", "--descriptions", str(file)]
-    words = ["train", str(photos), *backbone, *told, "--epochs", "1", "--shots", "1", "--out", str(tmp_path / "run")]
+    chosen = ["--method", "llamp", "--set", f"lm={tiny_lm()}", "--set", "paraphrases=2", "--descriptions", str(file)]
+    words = ["train", str(photos), *backbone, *chosen, "--epochs", "1", "--shots", "1", "--out", str(tmp_path / "run")]
     found = CliRunner().invoke(app, words)
     assert found.exit_code == 0, found.output
-    assert dear.load(tmp_path / "run").classes.descriptions == {name: TOLD[name] for name in ("cat", "dog")}
+    assert dear.load(tmp_path / "run").classes.descriptions == {name: DESCRIPTIONS[name] for name in ("cat", "dog")}
 
 
 def test_a_long_description_is_cut(clip):
     """The class name is not at fault, so it must not be blamed."""
     model = build("llamp", clip, NAMES, lm=tiny_lm(), paraphrases=2)
-    told = class_list(NAMES, "a photo of a {}.", descriptions=dict.fromkeys(NAMES, ("very long " * 60,)))
-    assert model.method.targets(clip, told).shape == (len(NAMES), clip.geometry.embed_dim)
+    described = class_list(NAMES, "a photo of a {}.", descriptions=dict.fromkeys(NAMES, ("very long " * 60,)))
+    assert model.method.targets(clip, described).shape == (len(NAMES), clip.geometry.embed_dim)
 
 
 @pytest.mark.parametrize("start", [-1.0, 0.0, 3.0, 4.605, 9.0])

@@ -1,6 +1,6 @@
 """One suite for every registered method on every tiny CLIP: what the rest of the house may rely on.
 
-No method is named here: what one must be told on a tiny CLIP stands in `helpers.SPECIAL_CONFIGS`.
+Nothing here names a method: settings that one needs on a tiny CLIP are in `helpers.SPECIAL_CONFIGS`.
 """
 
 import copy
@@ -233,8 +233,8 @@ def test_savings_change_no_number(model, images, least, monkeypatch):
     plain.companions.update(model.companions)
     with torch.no_grad():
         assert apart(model(images).logits, plain(images).logits) < CLOSE
-    (grads, sums), (theirs, told) = share(model, images), share(plain, images)
-    assert sums == pytest.approx(told, rel=CLOSE, abs=1e-6)
+    (grads, sums), (theirs, other) = share(model, images), share(plain, images)
+    assert sums == pytest.approx(other, rel=CLOSE, abs=1e-6)
     for term, by_name in theirs.items():
         assert apart(grads[term], by_name) < 10 * CLOSE
 
@@ -271,9 +271,9 @@ def test_chunks_of_classes_are_the_whole(model, images):
     with torch.no_grad():
         assert apart(chunked(images).logits, model(images).logits) < CLOSE
     grads, sums = share(model, images)
-    in_chunks, told = share(chunked, images)
+    in_chunks, other = share(chunked, images)
     assert apart(in_chunks, grads) < CLOSE
-    assert told == pytest.approx(sums, rel=CLOSE)
+    assert other == pytest.approx(sums, rel=CLOSE)
     if model.method.needs.independent:
         assert [at for at, _ in chunked.frozen_parts()] == [slice(0, 2), slice(2, 4), slice(4, 5)]
 
@@ -287,9 +287,9 @@ def test_micro_batches_are_the_whole(chosen, dtype, close):
     model = copy.deepcopy(model).to(dtype)  # a copy: the backbone is shared by all tests
     grads, sums = share(model, images, dtype=dtype)
     for size in (1, 3):
-        in_parts, told = share(model, images, size, dtype=dtype)
+        in_parts, other = share(model, images, size, dtype=dtype)
         assert apart(in_parts, grads) < close
-        assert told == pytest.approx(sums, rel=close)
+        assert other == pytest.approx(sums, rel=close)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from safetensors.torch import save_file
 
-from vectors import compare, family_d
+from vectors import compare, feature_methods
 from vectors.__main__ import OWN, check, main
-from vectors.compare import read_pair, told_numbers
+from vectors.compare import optimiser_numbers, read_pair
 from vectors.readers import reader_of
 
 
@@ -27,7 +27,7 @@ def agrees(folder, facts, tensors):
 
 def searched_plainly(facts, tensors, scale, steps):
     """The file of Tip-Adapter after the published search over another grid."""
-    keys, values, told = tensors["cache/keys"], tensors["cache/values"], facts["settings"]
+    keys, values, settings = tensors["cache/keys"], tensors["cache/values"], facts["settings"]
     betas, alphas = ([i * (end - 0.1) / n + 0.1 for i in range(n)] for end, n in zip(scale, steps, strict=True))
 
     def logits(part, beta, alpha):
@@ -48,7 +48,7 @@ def searched_plainly(facts, tensors, scale, steps):
         "out/acc_val_grid": right * 100 / grid.shape[2],
         "out/logits_test_best": logits("test", *found),
     }
-    settings = {**told, "search_scale": scale, "search_step": steps}
+    settings = {**settings, "search_scale": scale, "search_step": steps}
     return {**facts, "found": found, "settings": settings}, tensors
 
 
@@ -72,13 +72,13 @@ def test_a_search_that_decides_nothing_finds_the_first_values(tmp_path):
 
 def test_the_search_has_the_keys_of_the_epoch_that_was_selected(monkeypatch, tmp_path):
     facts, tensors = read_pair(OWN / "tip_adapter_f.json")
-    right, keys = family_d.searched, []
+    right, keys = feature_methods.searched, []
 
     def noted(run):
         keys.append(run.model.method.keys.detach().clone())
         return right(run)
 
-    monkeypatch.setattr(family_d, "searched", noted)
+    monkeypatch.setattr(feature_methods, "searched", noted)
     for epoch in (0, 1):
         facts["settings"]["selected_epoch_by_peer"] = epoch
         agrees(tmp_path, facts, tensors)
@@ -104,7 +104,7 @@ def test_start_words_win_over_contexts_of_each_class(tmp_path):
 def test_files_without_sentences_are_read():
     facts, _ = read_pair(OWN / "ape.json")
     facts["settings"]["cupl_prompts"] = None
-    assert family_d.described(facts).descriptions == {}
+    assert feature_methods.described(facts).descriptions == {}
 
 
 def test_other_files_of_a_folder_do_not_stop_the_comparison(tmp_path, monkeypatch, capsys):
@@ -151,9 +151,9 @@ def test_the_first_step_of_adam_takes_the_files_gradients_in_double_precision():
 
 
 def test_the_optimiser_is_read_from_its_words(tmp_path):
-    told = {"settings": {"optimiser": "adamw betas 0.9/0.99 eps 1e-4 weight_decay 0.01"}}
-    assert told_numbers(told) == {"betas": (0.9, 0.99), "eps": 1e-4, "decay": 0.01}
-    assert told_numbers({"settings": {}}) == {}
+    facts = {"settings": {"optimiser": "adamw betas 0.9/0.99 eps 1e-4 weight_decay 0.01"}}
+    assert optimiser_numbers(facts) == {"betas": (0.9, 0.99), "eps": 1e-4, "decay": 0.01}
+    assert optimiser_numbers({"settings": {}}) == {}
     facts, tensors = read_pair(OWN / "clip_adapter.json")
     facts["settings"]["optimiser"] = "sgd momentum 0.5 weight_decay 0.5"
     path = write(tmp_path, facts, tensors)

@@ -84,7 +84,7 @@ def test_only_the_cross_entropy_is_minimised(clip):
     given = StepImages({"images": images}, labels, torch.arange(3), 3, ())
     how = {"micro_batch": None, "precision": "fp32", "scaler": torch.amp.GradScaler("cpu", enabled=False)}
     share = share_of_step(model, given, seed=0, step=1, **how)
-    assert set(share.grads) == {"xe", "kl"}  # no third way back for what is only told
+    assert set(share.grads) == {"xe", "kl"}  # no third way back for what is only logged
     assert set(share.sums) == {"xe", "kl", "total"}
 
 
@@ -127,11 +127,11 @@ def test_refusals(clip, name, config, message):
 @pytest.mark.parametrize("position", ["end", "front"])
 def test_too_long_a_context_is_refused_with_what_fits(tiny_clips, position):
     clip = tiny_clips["shallow"]
-    told = {"words": "", "context": 40, "position": position}
+    config = {"words": "", "context": 40, "position": position}
     with pytest.raises(ConfigError, match=r"40 learned words .* the text tower's 32 tokens: use at most 26\."):
-        build("coop", clip, NAMES, **told)(plain_images(clip, 1))
+        build("coop", clip, NAMES, **config)(plain_images(clip, 1))
     with torch.no_grad():
-        assert build("coop", clip, NAMES, **{**told, "context": 26})(plain_images(clip, 1)).logits.shape == (1, 3)
+        assert build("coop", clip, NAMES, **{**config, "context": 26})(plain_images(clip, 1)).logits.shape == (1, 3)
 
 
 def test_a_target_brings_its_own_attributes(clip):
@@ -164,9 +164,9 @@ def test_words_of_several_tokens(clip, whole, places, deep):
 
 
 def test_later_words_follow_the_published_count_unless_words_are_whole(clip):
-    told = {**MAPLE, "context": 2, "attribute_context": 4}
+    config = {**MAPLE, "context": 2, "attribute_context": 4}
     listed = class_list(NAMES, "a photo of a {}.", dataset="imagenet")
-    found = [make_method("atprompt", clip, {**told, "whole_words": whole}) for whole in (False, True)]
+    found = [make_method("atprompt", clip, {**config, "whole_words": whole}) for whole in (False, True)]
     found = [method.classes(clip, listed) for method in found]
     assert [one.places[-1] for one in found] == [11, 11]
     assert [one.deep for one in found] == [7, 11]

@@ -91,8 +91,8 @@ def test_the_teacher_counts_by_content(clip, run, tmp_path):
     job = Toy().job(method="promptkd")
 
     def mark(reference):
-        told = replace(job, config={"teacher": reference})
-        return fingerprint(describe(told, told.build(clip)))
+        changed = replace(job, config={"teacher": reference})
+        return fingerprint(describe(changed, changed.build(clip)))
 
     before = mark(str(run))
     moved = run.rename(tmp_path / "toy-1")
@@ -110,8 +110,8 @@ def test_all_training_images_without_their_labels():
     labelled = make_job(toy.dataset, shots=2, seed=1, half="base", method="coop")
     assert len(labelled.items) == 4
     for few in (replace(toy.dataset, test=()), toy.dataset):  # images that will be tested are left alone
-        told = make_job(few, shots=2, seed=1, method="promptkd", validate=bool(few.test))
-        assert len(told.items) == 6
+        made = make_job(few, shots=2, seed=1, method="promptkd", validate=bool(few.test))
+        assert len(made.items) == 6
 
 
 def test_labels_do_not_matter(clip):

@@ -37,8 +37,8 @@ def test_groups_are_named_by_concept_then_role(clip):
 
 def test_the_shipped_map_gives_this_many_numbers():
     groups = groups_of(dear.RoleMap.load("vit-b-16"))
-    told = dear.get_method("role_gains").about.trained
-    assert told == f"{len(groups) + 1} (shipped map)"
+    trained = dear.get_method("role_gains").about.trained
+    assert trained == f"{len(groups) + 1} (shipped map)"
 
 
 @torch.no_grad()

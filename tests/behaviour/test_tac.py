@@ -41,12 +41,12 @@ def test_fewer_classes_than_clusters(clip):
 
 def test_descriptions_decide_clusters_and_targets(clip):
     toy = Toy()
-    told = {name: [f"{name} on a table.", f"A drawing of one {name}, large."] for name in CLASSES}
+    descriptions = {name: [f"{name} on a table.", f"A drawing of one {name}, large."] for name in CLASSES}
     job = toy.job(method="tac", epochs=1)
     plain, _ = run_job(job, clip, workers=0)
-    with_words, _ = run_job(replace(job, dataset=with_descriptions(toy.dataset, told)), clip, workers=0)
+    with_words, _ = run_job(replace(job, dataset=with_descriptions(toy.dataset, descriptions)), clip, workers=0)
     assert not torch.allclose(plain.method.get_buffer("centres"), with_words.method.get_buffer("centres"))
-    first = clip.text.encode(told[CLASSES[0]]).mean(0)
+    first = clip.text.encode(descriptions[CLASSES[0]]).mean(0)
     found = described(clip, with_words.classes)[0]
     assert torch.allclose(found, first / first.norm(), atol=1e-5)
 

@@ -81,10 +81,10 @@ def test_words_of_twelve_layers_are_in_the_order_of_layers():
 
 def case_of(stem, settings=None, numbers=None, **facts):
     """The case of a file in which some settings, numbers and facts are others."""
-    told, tensors = read_pair(OWN / f"{stem}.safetensors")
-    told = {**told, **facts, "settings": told["settings"] | (settings or {})}
+    changed, tensors = read_pair(OWN / f"{stem}.safetensors")
+    changed = {**changed, **facts, "settings": changed["settings"] | (settings or {})}
     tensors |= numbers or {}
-    return reader_of(told)(told, tensors), tensors
+    return reader_of(changed)(changed, tensors), tensors
 
 
 def test_optimisers_are_those_that_a_file_names():

@@ -58,7 +58,7 @@ class Case:
     """Comparisons that are not of one tensor."""
     names: Mapping[str, str] = field(default_factory=dict)
     """From beginnings of the file's parameter names to ours, where a name of theirs is a function of ours."""
-    told: Mapping[str, Tensor] = field(default_factory=dict)
+    expected: Mapping[str, Tensor] = field(default_factory=dict)
     """Numbers of the JSON, compared with those that `found` gives by the same names."""
     steps: int = 0
     """Steps of the whole training, where the recipe's rate changes with every step; 0: the rate is constant."""
@@ -122,14 +122,14 @@ def classes_of(facts, *, template="a photo of a {}.", dataset=None, names=None, 
     return replace(listed, descriptions=descriptions)
 
 
-def told_numbers(facts) -> dict[str, Any]:
+def optimiser_numbers(facts) -> dict[str, Any]:
     """Momentum, eps, decay and betas, where `optimiser` of the settings tells them in words, such as
     "adamw betas 0.9/0.999 eps 1e-4 weight_decay 0.01".
     """
     text, number = str(facts["settings"].get("optimiser", "")), r"(\d[\d.]*(?:e[+-]?\d+)?)"
     names = {"momentum": "momentum", "eps": "eps", "weight_decay": "decay"}
-    told = {ours: re.search(rf"\b{theirs} {number}", text) for theirs, ours in names.items()}
-    found: dict[str, Any] = {name: float(match[1]) for name, match in told.items() if match}
+    matches = {ours: re.search(rf"\b{theirs} {number}", text) for theirs, ours in names.items()}
+    found: dict[str, Any] = {name: float(match[1]) for name, match in matches.items() if match}
     if betas := re.search(rf"\bbetas {number}/{number}", text):
         found["betas"] = (float(betas[1]), float(betas[2]))
     return found
@@ -237,7 +237,7 @@ def compare_in(dtype: torch.dtype, path: Path, reader: Reader) -> tuple[list[Dif
         assert run.out is not None
         ours.setdefault("out/logits", run.out.logits.detach())
     differences, unread = further, []
-    for name, theirs in {**tensors, **case.told}.items():
+    for name, theirs in {**tensors, **case.expected}.items():
         group, _, rest = name.partition("/")
         mine = name if name in ours else f"{group}/{own_name(case, rest)}"
         if mine in ours:
@@ -275,11 +275,11 @@ def _renamed(steps: Tensors, facts, tensors: Tensors) -> Tensors:
 
 def second_losses(facts) -> dict[str, float]:
     """The losses of a second step on the same batch, where a file tells them."""
-    told = facts.get("loss_at_second_step", facts.get("second_step"))
-    if isinstance(told, dict):
-        told = told.get("losses", told)
-        return {f"second/{name}": value for name, value in told.items() if isinstance(value, float)}
-    return {} if told is None else {"second/total": told}
+    second = facts.get("loss_at_second_step", facts.get("second_step"))
+    if isinstance(second, dict):
+        second = second.get("losses", second)
+        return {f"second/{name}": value for name, value in second.items() if isinstance(value, float)}
+    return {} if second is None else {"second/total": second}
 
 
 def difference(name: str, ours: Tensor, theirs: Tensor, case: Case) -> Difference:

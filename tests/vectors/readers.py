@@ -1,12 +1,20 @@
-"""The reader of every method's files, by name of the method, and the mistakes that files must notice, by file."""
+"""The reader of each method's files, and the mistakes that a comparison with a file must notice.
 
-from vectors import family_a, family_b, family_c, family_d, family_e
+Readers are in modules by kind of method:
+  prompt_words     CoOp, CoCoOp, ProGrad, ATPrompt, TCP
+  layer_prompts    MaPLe, VPT, IVLP, PromptSRC, ProVP, SkipTuning
+  token_methods    MMRL, MMRL++, TAC, PromptKD
+  feature_methods  CLIP-Adapter, Tip-Adapter(-F), APE(-T), Multi-Modal Adapter, linear probe
+  tower_adapters   CLIP-LoRA, MMA, TextRefiner, LLaMP
+"""
 
-FAMILIES = (family_a, family_b, family_c, family_d, family_e)
-READERS = {name: reader for family in FAMILIES for name, reader in family.READERS.items()}
-SPOILT = {stem: mistakes for family in FAMILIES for stem, mistakes in family.SPOILT.items()}
+from vectors import feature_methods, layer_prompts, prompt_words, token_methods, tower_adapters
+
+MODULES = (prompt_words, layer_prompts, token_methods, feature_methods, tower_adapters)
+READERS = {name: reader for module in MODULES for name, reader in module.READERS.items()}
+SPOILT = {stem: mistakes for module in MODULES for stem, mistakes in module.SPOILT.items()}
 
 
 def reader_of(facts):
-    """The reader of a file, or None if its method is not known here."""
+    """The reader of a file, or None if its method is unknown."""
     return READERS.get(facts["name"])

@@ -63,7 +63,7 @@ def test_what_is_left_out_below_changes_nothing(tiny_clips, encoder, position):
 def test_impossible_settings_are_one_sentence(clip):
     with pytest.raises(ConfigError, match="matrices is 'x'"):
         build("clip_lora", clip, matrices="x")
-    with pytest.raises(DearError, match=r"must hold '\{\}' exactly once"):
+    with pytest.raises(DearError, match=r"must contain '\{\}' exactly once"):
         build("clip_lora", clip, template="nothing")
     with pytest.raises(ConfigError, match="the first layer must not be behind the last"):
         build("mma", clip, first=9, last=8)

@@ -9,7 +9,7 @@ from dear.methods.base import Batch
 from dear.methods.recipe import Recipe
 from dear.model.load import make_method, restore
 from vectors.compare import Case, classes_of, words
-from vectors.family_a import number_after
+from vectors.prompt_words import number_after
 from vectors.tiny_clip import tiny_clip
 
 TOKENS = ("input/token",)
@@ -17,13 +17,13 @@ TOKENS = ("input/token",)
 
 def constant(facts, **other) -> Recipe:
     """The optimiser that the file names, at its constant rate; the total after its step becomes what is compared."""
-    told = facts["second_step"]
-    kind = told["optimizer"].split(",")[0].lower()
-    facts["second_step"] = told["loss"]
+    second = facts["second_step"]
+    kind = second["optimizer"].split(",")[0].lower()
+    facts["second_step"] = second["loss"]
     usual = {"weight decay": 5e-4, "momentum": 0.9}
-    decay, momentum = (number_after(word, told["optimizer"], default) for word, default in usual.items())
+    decay, momentum = (number_after(word, second["optimizer"], default) for word, default in usual.items())
     same = {"schedule": "constant", "warmup_epochs": 0}
-    return Recipe(optimiser=kind, lr=told["lr"], decay=decay, momentum=momentum, **same, **other)
+    return Recipe(optimiser=kind, lr=second["lr"], decay=decay, momentum=momentum, **same, **other)
 
 
 def weigh(tensors, **weights):
@@ -43,15 +43,15 @@ def trained(run, rows=None):
 
 
 def representations(facts, tensors, method, **config) -> Case:
-    told = facts["settings"]
+    settings = facts["settings"]
     config |= {
-        "tokens": told["n_tokens"],
-        "width": told["rep_dim"],
-        "layers": told["layers_one_based"],
-        "alpha": told["alpha"],
-        "reg_weight": told["reg_weight"],
+        "tokens": settings["n_tokens"],
+        "width": settings["rep_dim"],
+        "layers": settings["layers_one_based"],
+        "alpha": settings["alpha"],
+        "reg_weight": settings["reg_weight"],
     }
-    alpha, reg = told["alpha"], told["reg_weight"]
+    alpha, reg = settings["alpha"], settings["reg_weight"]
     weigh(tensors, ce=alpha, ce_rep=1 - alpha, reg_image=reg, reg_text=reg)
 
     def found(run):
@@ -79,8 +79,8 @@ def mmrl(facts, tensors) -> Case:
 
 
 def mmrlpp(facts, tensors) -> Case:
-    told = facts["settings"]
-    own = {"beta": told["beta"], "rank": told["aligner_rank"], "projection_rank": told["projection_rank"]}
+    settings = facts["settings"]
+    own = {"beta": settings["beta"], "rank": settings["aligner_rank"], "projection_rank": settings["projection_rank"]}
     return representations(facts, tensors, "mmrlpp", **own)
 
 
@@ -92,23 +92,26 @@ def renamed(tensors, old, new):
 
 
 def tac(facts, tensors) -> Case:
-    told = facts["settings"]
+    settings = facts["settings"]
     config = {
-        "clusters": told["n_clusters"],
-        "text_context": told["n_ctx_text"],
-        "vision_context": told["n_ctx_vision"],
-        "text_depth": told["depth_text"],
-        "vision_depth": told["depth_vision"],
-        "text_weight": float(told["text_weight"]),
-        "image_weight": float(told["image_weight"]),
-        "dropout": told["dropout"],
-        "views": told["views"],
+        "clusters": settings["n_clusters"],
+        "text_context": settings["n_ctx_text"],
+        "vision_context": settings["n_ctx_vision"],
+        "text_depth": settings["depth_text"],
+        "vision_depth": settings["depth_vision"],
+        "text_weight": float(settings["text_weight"]),
+        "image_weight": float(settings["image_weight"]),
+        "dropout": settings["dropout"],
+        "views": settings["views"],
     }
     renamed(tensors, "text", "text_prompts")
-    weigh(tensors, l1_text=told["text_weight"], l1_image=told["image_weight"])
+    weigh(tensors, l1_text=settings["text_weight"], l1_image=settings["image_weight"])
     tensors["buffer/centres"] = tensors["input/cluster_centers"]
-    tensors["input/labels"] = tensors["input/labels"].repeat(told["views"])
-    draws = {"adapted": tensors["input/keep_adapted"], "frozen": tensors["input/keep_frozen"].repeat(told["views"], 1)}
+    tensors["input/labels"] = tensors["input/labels"].repeat(settings["views"])
+    draws = {
+        "adapted": tensors["input/keep_adapted"],
+        "frozen": tensors["input/keep_frozen"].repeat(settings["views"], 1),
+    }
     first = facts["random"]["kmeans_first_centers"]
 
     def found(run):
@@ -125,7 +128,7 @@ def tac(facts, tensors) -> Case:
                 "out/features_text_frozen": out.rest["target"],
                 "out/logits": out.logits,
             }
-            if told["n_ctx_text"] <= MOST_WORDS:  # more of them start at random
+            if settings["n_ctx_text"] <= MOST_WORDS:  # more of them start at random
                 named["out/text_start"] = fresh.text_prompts[0]
             if other := facts.get("novel_classes"):
                 novel = model.for_classes(classes_of(facts, template=facts["template"], names=other))
@@ -138,13 +141,13 @@ def tac(facts, tensors) -> Case:
 
 def teacher_of(facts, tensors):
     """The teacher of a file: independent prompts of both towers, on a CLIP of its own."""
-    told = facts["settings"]
+    settings = facts["settings"]
     clip = tiny_clip(facts["teacher_clip_seed"], facts["teacher_clip"].get("constants", {}).get("EMBED", 64))
     config = {
-        "text_context": told["teacher_n_ctx_text"],
-        "image_context": told["teacher_n_ctx_vision"],
-        "text_depth": told["teacher_depth_text"],
-        "image_depth": told["teacher_depth_vision"],
+        "text_context": settings["teacher_n_ctx_text"],
+        "image_context": settings["teacher_n_ctx_vision"],
+        "text_depth": settings["teacher_depth_text"],
+        "image_depth": settings["teacher_depth_vision"],
     }
     method = make_method("ivlp", clip, config)
     given = {name.removeprefix("teacher/"): t for name, t in tensors.items() if name.startswith("teacher/")}
@@ -154,15 +157,15 @@ def teacher_of(facts, tensors):
 
 
 def promptkd(facts, tensors) -> Case:
-    told, teacher = facts["settings"], teacher_of(facts, tensors)
+    settings, teacher = facts["settings"], teacher_of(facts, tensors)
     config = {
-        "context": told["n_ctx_vision"],
-        "depth": told["depth_vision"],
-        "temperature": float(told["temperature"]),
-        "weight": float(told["kd_weight"]),
+        "context": settings["n_ctx_vision"],
+        "depth": settings["depth_vision"],
+        "temperature": float(settings["temperature"]),
+        "weight": float(settings["kd_weight"]),
     }
     rows, names = tensors["input/images"].shape[0], words(facts["classes"])
-    share = told["kd_weight"] * told["temperature"] ** 2 / (rows * len(names))
+    share = settings["kd_weight"] * settings["temperature"] ** 2 / (rows * len(names))
     tensors["loss/kl"] = tensors.pop("loss/kl_sum") * share
 
     def found(run):

@@ -37,9 +37,9 @@ def published(name, *case, **asked):
     ],
 )
 def test_the_training_that_all_share(name, differing):
-    told = dear.get_method(name).recipe.model_dump()
+    published = dear.get_method(name).recipe.model_dump()
     expected = {**SGD, **OTHERS, "average": None, "clip_norm": None, "groups": {}, **differing}
-    assert {field: told[field] for field in expected} == expected
+    assert {field: published[field] for field in expected} == expected
 
 
 EPOCHS = [

@@ -14,10 +14,10 @@ KINDS = ("features", "labels")
 
 def linear_probe(facts, tensors) -> Case:
     """Features in the place of images: the method's own functions are asked."""
-    told, names = facts["settings"], ("tried", "accuracy", "chosen", "test")
+    settings, names = facts["settings"], ("tried", "accuracy", "chosen", "test")
     keys = dict(zip(names, ("C_of_fits", "val_acc_of_fits", "chosen_C_per_step", "test_acc_per_step"), strict=True))
     in_full = re.match(r"(\d+) shots?, seed (\d+)", facts.get("names", {}).get("fit/*", "4 shots, seed 1"))
-    config = {"coarse": tuple(float(C) for C in told["coarse_C"]), "steps": told["num_step"]}
+    config = {"coarse": tuple(float(C) for C in settings["coarse_C"]), "steps": settings["num_step"]}
     x, y = ({part: tensors[f"input/{part}_{kind}"].numpy() for part in ("train", "val", "test")} for kind in KINDS)
     theirs = {
         f"{name}.{run['shots']}shot.seed{run['seed']}": torch.tensor(run[keys[name]], dtype=torch.float64)
@@ -30,7 +30,7 @@ def linear_probe(facts, tensors) -> Case:
         for one in facts["runs"]:
             where = f"{one['shots']}shot.seed{one['seed']}"
             rows, held = published_draw(
-                y["train"], y["val"], one["shots"], one["seed"], told["val_shots"][str(one["shots"])]
+                y["train"], y["val"], one["shots"], one["seed"], settings["val_shots"][str(one["shots"])]
             )
             ours |= {
                 f"draw/train_index.{where}": torch.from_numpy(rows),
@@ -53,7 +53,7 @@ def linear_probe(facts, tensors) -> Case:
     tolerance |= {name: 1e-9 for name in theirs if name.startswith("test")}
     tolerance |= {name: 1e-3 for name in tensors if name.startswith("fit/") and not name.endswith("objective")}
     tolerance |= {name: 1e-4 * float(t) for name, t in tensors.items() if name.endswith(".objective")}
-    how = {"found": found, "told": theirs, "tolerance": tolerance}
+    how = {"found": found, "expected": theirs, "tolerance": tolerance}
     return Case("linear_probe", config, classes_of(facts), **how)
 
 

@@ -28,8 +28,8 @@ def rates(recipe):
     return [float(f"{rate(recipe, recipe.lr, step, 1, last):.3g}") for step in range(last)]
 
 
-def shown(values, told):
-    return {name: getattr(values, name) for name in told}
+def shown(values, published):
+    return {name: getattr(values, name) for name in published}
 
 
 RECIPES = [
@@ -54,9 +54,9 @@ RECIPES = [
 ]
 
 
-@pytest.mark.parametrize(("method", "protocol", "data", "told"), RECIPES)
-def test_published_recipes(method, protocol, data, told):
-    assert shown(recipe_of(method, protocol, data), told) == told
+@pytest.mark.parametrize(("method", "protocol", "data", "published"), RECIPES)
+def test_published_recipes(method, protocol, data, published):
+    assert shown(recipe_of(method, protocol, data), published) == published
 
 
 CONFIGS = [
@@ -78,9 +78,9 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "protocol", "data", "told"), CONFIGS)
-def test_published_configs(method, protocol, data, told):
-    assert shown(config_of(method, protocol, data), told) == told
+@pytest.mark.parametrize(("method", "protocol", "data", "published"), CONFIGS)
+def test_published_configs(method, protocol, data, published):
+    assert shown(config_of(method, protocol, data), published) == published
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_published_configs(method, protocol, data, told):
 def test_values_by_data_set(method, values):
     sets = ["imagenet", "caltech101", "oxford_pets", "stanford_cars", "oxford_flowers", "food101", "fgvc_aircraft"]
     sets += ["sun397", "dtd", "eurosat", "ucf101"]
-    for field, told in values.items():
-        assert [getattr(config_of(method, data=data), field) for data in sets] == told
+    for field, published in values.items():
+        assert [getattr(config_of(method, data=data), field) for data in sets] == published
 
 
 @pytest.mark.parametrize(

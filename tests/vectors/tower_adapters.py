@@ -12,14 +12,14 @@ from dear.methods.recipe import Recipe
 from dear.methods.textrefiner import local_rows
 from tiny_lm import write_llama
 from vectors.compare import Case, Difference, classes_of, own_name
-from vectors.family_a import optimiser, start_words
-from vectors.family_c import teacher_of
+from vectors.prompt_words import optimiser, start_words
+from vectors.token_methods import teacher_of
 
 
 def adamw(facts, **other) -> Recipe:
     """AdamW at the constant rates of the file."""
-    told = facts["settings"]
-    numbers = {"lr": told["lr"], "decay": told["weight_decay"], "betas": tuple(told["betas"])}
+    settings = facts["settings"]
+    numbers = {"lr": settings["lr"], "decay": settings["weight_decay"], "betas": tuple(settings["betas"])}
     return Recipe(**numbers, **other, schedule="constant", warmup_epochs=0)
 
 
@@ -39,15 +39,15 @@ def decay(run, steps):
 
 
 def clip_lora(facts, tensors) -> Case:
-    told = facts["settings"]
+    settings = facts["settings"]
     config = {
-        "encoder": told["encoder"],
-        "position": told["position"],
-        "matrices": "".join(told["matrices"]),
-        "rank": told["rank"],
-        "alpha": float(told["alpha"]),
-        "dropout": told["dropout"],
-        "template": told["template"],
+        "encoder": settings["encoder"],
+        "position": settings["position"],
+        "matrices": "".join(settings["matrices"]),
+        "rank": settings["rank"],
+        "alpha": float(settings["alpha"]),
+        "dropout": settings["dropout"],
+        "template": settings["template"],
     }
     keep = {n.removeprefix("input/keep/"): t for n, t in tensors.items() if n.startswith("input/keep/")}
     return Case(
@@ -65,13 +65,13 @@ def clip_lora(facts, tensors) -> Case:
 
 
 def mma(facts, tensors) -> Case:
-    told = facts["settings"]
+    settings = facts["settings"]
     config = {
-        "first": told["start"],
-        "last": told["end"],
-        "width": told["dim"],
-        "scale": told["scale"],
-        "words": told["text_words"],
+        "first": settings["start"],
+        "last": settings["end"],
+        "width": settings["dim"],
+        "scale": settings["scale"],
+        "words": settings["text_words"],
     }
     return Case(
         "mma",
@@ -101,28 +101,28 @@ def memory(run, steps):
 
 
 def on_promptkd(facts, tensors) -> Case:
-    told = facts["settings"]
+    settings = facts["settings"]
     of_teacher = {
-        f"teacher_{what}_{tower}": told[f"teacher_{what}"]
+        f"teacher_{what}_{tower}": settings[f"teacher_{what}"]
         for what in ("n_ctx", "depth")
         for tower in ("text", "vision")
     }
-    in_its_words = {"template": "a photo of a {}.", **facts, "settings": {**told, **of_teacher}}
+    in_its_words = {"template": "a photo of a {}.", **facts, "settings": {**settings, **of_teacher}}
     teacher = teacher_of(in_its_words, tensors)
     config = {
-        "context": told["n_ctx_vision"],
-        "depth": told["depth_vision"],
-        "slots": told["cache_size"],
-        "alpha": told["alpha"],
-        "momentum": told["momentum"],
-        "weight": float(told["kd_weight"]),
-        "temperature": float(told["temperature"]),
-        "patches": told["top_patches"],
+        "context": settings["n_ctx_vision"],
+        "depth": settings["depth_vision"],
+        "slots": settings["cache_size"],
+        "alpha": settings["alpha"],
+        "momentum": settings["momentum"],
+        "weight": float(settings["kd_weight"]),
+        "temperature": float(settings["temperature"]),
+        "patches": settings["top_patches"],
     }
     local = "out/log_probabilities_local"
 
     def later(run, steps):
-        out, heat = run.out, told["temperature"]
+        out, heat = run.out, settings["temperature"]
         return {
             **{f"cache/after_step{step}": steps[f"step{step}/cache"] for step in (1, 2)},
             "out/log_probabilities": (out.logits / heat).log_softmax(1),
@@ -145,18 +145,18 @@ def on_promptkd(facts, tensors) -> Case:
 def textrefiner(facts, tensors) -> Case:
     if facts["variant"] == "promptkd":
         return on_promptkd(facts, tensors)
-    told = facts["settings"]
+    settings = facts["settings"]
     config = {
-        "words": start_words(told),
-        "context": told["n_ctx"],
-        "per_class": told["csc"] and not told["ctx_init"],  # published: words win
-        "position": told["class_token_position"],
-        "slots": told["cache_size"],
-        "alpha": told["alpha"],
-        "momentum": told["momentum"],
-        "balance": told["balance"],
-        "distill": told["distill"],
-        "patches": told["top_patches"],
+        "words": start_words(settings),
+        "context": settings["n_ctx"],
+        "per_class": settings["csc"] and not settings["ctx_init"],  # published: words win
+        "position": settings["class_token_position"],
+        "slots": settings["cache_size"],
+        "alpha": settings["alpha"],
+        "momentum": settings["momentum"],
+        "balance": settings["balance"],
+        "distill": settings["distill"],
+        "patches": settings["top_patches"],
     }
 
     def found(run):
@@ -188,42 +188,42 @@ def textrefiner(facts, tensors) -> Case:
 
 def write_language_model(facts, tensors) -> str:
     """The file's language model as a folder."""
-    told, folder = facts["language_model"], tempfile.mkdtemp()
+    sizes, folder = facts["language_model"], tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     weights = {name.removeprefix("lm/"): t.numpy() for name, t in tensors.items() if name.startswith("lm/")}
-    sizes = {"heads": told["heads"], "kv_heads": told["kv_heads"], "eps": told["eps"], "theta": told["theta"]}
+    sizes = {name: sizes[name] for name in ("heads", "kv_heads", "eps", "theta")}
     return write_llama(folder, weights, **sizes)
 
 
 def llamp(facts, tensors) -> Case:
-    told = facts["settings"]
+    settings = facts["settings"]
     lists = {"base": classes_of(facts), "new": classes_of(facts, names=facts["novel_classes"])}
     subsets = {tuple(one.names): subset for subset, one in lists.items()}
-    blocks = told["lora_blocks"]
+    blocks = settings["lora_blocks"]
     config = {
         "lm": write_language_model(facts, tensors),
-        "paraphrases": told["templates"],
-        "llm_prompts": told["llm_prompts"],
-        "decoder_layers": told["decoder_layers"],
-        "llm_depth": told["llm_depth"],
-        "text_prompts": told["text_prompts"],
-        "text_depth": told["text_depth"],
-        "vision_prompts": told["vision_prompts"],
-        "vision_depth": told["vision_depth"],
+        "paraphrases": settings["templates"],
+        "llm_prompts": settings["llm_prompts"],
+        "decoder_layers": settings["decoder_layers"],
+        "llm_depth": settings["llm_depth"],
+        "text_prompts": settings["text_prompts"],
+        "text_depth": settings["text_depth"],
+        "vision_prompts": settings["vision_prompts"],
+        "vision_depth": settings["vision_depth"],
         "lora_first": blocks[0] + 1,
         "lora_last": blocks[1] + 1,
-        "lora_rank": told["lora_rank"],
-        "lora_alpha": float(told["lora_alpha"]),
-        "lora_dropout": float(told["lora_dropout"]),
-        "lambda_dist": float(told["lambda_dist"]),
-        "l1_text": float(told["l1_text"]),
-        "l1_image": float(told["l1_image"]),
-        "label_smoothing": float(told["label_smoothing"]),
+        "lora_rank": settings["lora_rank"],
+        "lora_alpha": float(settings["lora_alpha"]),
+        "lora_dropout": float(settings["lora_dropout"]),
+        "lambda_dist": float(settings["lambda_dist"]),
+        "l1_text": float(settings["l1_text"]),
+        "l1_image": float(settings["l1_image"]),
+        "label_smoothing": float(settings["label_smoothing"]),
     }
 
     def inputs(classes):
         subset = subsets[tuple(classes.names)]
-        pairs = [(f"input/lm_ids/{subset}.{k}", f"input/lm_mask/{subset}.{k}") for k in range(told["templates"])]
+        pairs = [(f"input/lm_ids/{subset}.{k}", f"input/lm_mask/{subset}.{k}") for k in range(settings["templates"])]
         return [(tensors[ids], tensors[mask]) for ids, mask in pairs]
 
     def prepare(run):
@@ -236,8 +236,8 @@ def llamp(facts, tensors) -> Case:
         "llamp",
         config,
         lists["base"],
-        adamw(facts, groups={"lora.*": told["lora_lr"]}, clip_norm=told["clip_grad_norm"]),
-        draws={"paraphrase": torch.tensor([(told["template_of_the_step"] + 0.5) / told["templates"]])},
+        adamw(facts, groups={"lora.*": settings["lora_lr"]}, clip_norm=settings["clip_grad_norm"]),
+        draws={"paraphrase": torch.tensor([(settings["template_of_the_step"] + 0.5) / settings["templates"]])},
         prepare=prepare,
         found=lambda run: llamp_outputs(run, lists),
         later=lambda run, steps: {"out/cosine": run.out.rest["cosine"]},
@@ -251,8 +251,8 @@ def llamp_outputs(run, lists):
     method, clip, images, found = run.model.method, run.model.clip, run.tensors["input/images"], {}
     for subset, classes in lists.items():
         model = run.model.for_classes(classes)
-        (_, told), memories = model.frozen_parts()[0], model.frozen_parts()[0][1].memories
-        found[f"out/text_{subset}"] = torch.stack([method.features(clip, told, memory) for memory in memories])
+        (_, frozen), memories = model.frozen_parts()[0], model.frozen_parts()[0][1].memories
+        found[f"out/text_{subset}"] = torch.stack([method.features(clip, frozen, memory) for memory in memories])
         found[f"out/scores_{subset}"] = model(images).logits.exp()
         cache = torch.stack([torch.stack(layer) for layer in memories[0].layers])
         seen = memories[0].mask_CL[None, None, :, None, :, None].bool()

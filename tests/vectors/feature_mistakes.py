@@ -1,4 +1,4 @@
-"""Mistakes in the methods of family D that the files must notice, by file."""
+"""Mistakes in methods on finished features that the files must notice, by file."""
 
 import numpy as np
 import torch

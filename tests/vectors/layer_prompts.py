@@ -6,7 +6,7 @@ from dear.engine.optim import Average, epoch_weights
 from dear.methods.base import Batch
 from dear.methods.recipe import Recipe
 from vectors.compare import Case, classes_of
-from vectors.family_a import DATA_SETS, start_words
+from vectors.prompt_words import DATA_SETS, start_words
 
 
 def features(run):
@@ -16,8 +16,8 @@ def features(run):
 
 
 def maple(facts, tensors) -> Case:
-    told = facts["settings"]
-    config = {"words": start_words(told), "context": told["n_ctx"], "depth": told["prompt_depth"]}
+    settings = facts["settings"]
+    config = {"words": start_words(settings), "context": settings["n_ctx"], "depth": settings["prompt_depth"]}
 
     def found(run):
         return {**features(run), "out/vision_prompt_0": run.model.method.image_rows()[0]}
@@ -26,19 +26,19 @@ def maple(facts, tensors) -> Case:
 
 
 def vpt(facts, tensors) -> Case:
-    told = facts["settings"]
-    config = {"context": told["n_ctx_vision"], "depth": told["prompt_depth_vision"]}
+    settings = facts["settings"]
+    config = {"context": settings["n_ctx_vision"], "depth": settings["prompt_depth_vision"]}
     return Case("vpt", config, classes_of(facts, template=facts["template"]), found=features)
 
 
-def of_both_towers(told):
-    """What IVLP and PromptSRC are told alike."""
+def of_both_towers(settings):
+    """Settings that IVLP and PromptSRC share."""
     return {
-        "words": start_words(told),
-        "text_context": told["n_ctx_text"],
-        "image_context": told["n_ctx_vision"] or 1,  # 0 beside a depth of 0
-        "text_depth": told["prompt_depth_text"],
-        "image_depth": told["prompt_depth_vision"],
+        "words": start_words(settings),
+        "text_context": settings["n_ctx_text"],
+        "image_context": settings["n_ctx_vision"] or 1,  # 0 beside a depth of 0
+        "text_depth": settings["prompt_depth_text"],
+        "image_depth": settings["prompt_depth_vision"],
     }
 
 
@@ -47,8 +47,8 @@ def ivlp(facts, tensors) -> Case:
 
 
 def promptsrc(facts, tensors) -> Case:
-    told = facts["settings"]
-    weights = {"text_weight": told["text_loss_weight"], "image_weight": told["image_loss_weight"]}
+    settings = facts["settings"]
+    weights = {"text_weight": settings["text_loss_weight"], "image_weight": settings["image_loss_weight"]}
 
     def found(run):
         from dear.methods import promptsrc
@@ -59,18 +59,22 @@ def promptsrc(facts, tensors) -> Case:
         text = promptsrc.averaged_features(clip, run.case.classes)
         image = clip.encode_image(tensors["input/images"])
         plain = {"image_features": image, "text_features": text, "logits": clip.temperature * image @ text.T}
-        return {**features(run), **averages(told, tensors), **{f"out/zs_{name}": one for name, one in plain.items()}}
+        return {
+            **features(run),
+            **averages(settings, tensors),
+            **{f"out/zs_{name}": one for name, one in plain.items()},
+        }
 
-    return Case("promptsrc", {**of_both_towers(told), **weights}, classes_of(facts), found=found)
+    return Case("promptsrc", {**of_both_towers(settings), **weights}, classes_of(facts), found=found)
 
 
-def averages(told, tensors):
+def averages(settings, tensors):
     """Gaussian weights of every published setting, and the average of the file's states."""
     published = [name for name in tensors if name.startswith("gpa/weights_")]
-    settings = {name: [float(part) for part in name.split("_")[-3:]] for name in published}
-    settings["gpa/weights"] = [told["epochs"], told["gpa_mean"], told["gpa_std"]]
+    schedules = {name: [float(part) for part in name.split("_")[-3:]] for name in published}
+    schedules["gpa/weights"] = [settings["epochs"], settings["gpa_mean"], settings["gpa_std"]]
     found, made = {}, {}
-    for name, (epochs, mean, deviation) in settings.items():
+    for name, (epochs, mean, deviation) in schedules.items():
         made[name] = epoch_weights(Recipe(average="gaussian", gaussian=(mean, deviation)), int(epochs))
         found[name] = torch.tensor(made[name], dtype=torch.float64)
     if "gpa/snapshots" not in tensors:
@@ -94,12 +98,12 @@ def unweighted(tensors, weight) -> bool:
 
 
 def provp(facts, tensors) -> Case:
-    told = facts["settings"]
-    config = {"context": told["n_ctx"], "carry": told["alpha"], "reformation": told["lam"]}
-    if "loss/ref" in tensors and not told["lam"]:
+    settings = facts["settings"]
+    config = {"context": settings["n_ctx"], "carry": settings["alpha"], "reformation": settings["lam"]}
+    if "loss/ref" in tensors and not settings["lam"]:
         tensors.pop("loss/ref")
-    elif "loss/ref" in tensors and unweighted(tensors, told["lam"]):
-        tensors["loss/ref"] = tensors["loss/ref"] * told["lam"]
+    elif "loss/ref" in tensors and unweighted(tensors, settings["lam"]):
+        tensors["loss/ref"] = tensors["loss/ref"] * settings["lam"]
 
     def found(run):
         clip = run.model.clip
@@ -111,14 +115,14 @@ def provp(facts, tensors) -> Case:
 
 
 def skiptuning(facts, tensors) -> Case:
-    told = facts["settings"]
-    if told.get("drop_ratio"):
+    settings = facts["settings"]
+    if settings.get("drop_ratio"):
         raise ValueError("rows of images are never dropped here")
     config = {
-        "first_layer": told["start_layer"] + 1,
-        "top": told["top_ratio"],
-        "most": told["max_top"],
-        "falloff": told["lambda"],
+        "first_layer": settings["start_layer"] + 1,
+        "top": settings["top_ratio"],
+        "most": settings["max_top"],
+        "falloff": settings["lambda"],
     }
     draws = {"ranks": tensors["input/uniform_draws"]}
 

@@ -93,9 +93,9 @@ def resolved(name, case):
     ids=[f"{name}-{case.protocol}-{case.data}-{case.shots}" for name, case, _, _ in PUBLISHED],
 )
 def test_published_values(name, case, recipe, config):
-    found, told = resolved(name, case)
+    found, values = resolved(name, case)
     assert {key: getattr(found, key) for key in {**ALIKE, **recipe}} == {**ALIKE, **recipe}
-    assert {key: getattr(told, key) for key in config} == config
+    assert {key: getattr(values, key) for key in config} == config
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ def optimiser(facts, kind="sgd") -> Recipe:
     named = facts["settings"].get("optimiser", kind)
     usual = {"weight_decay": 5e-4, "momentum": 0.9, "eps": 1e-3}
     decay, momentum, eps = (number_after(word, named, default) for word, default in usual.items())
-    told = {"optimiser": named.split()[0].lower(), "lr": facts["settings"].get("lr", 2e-3), "decay": decay}
-    return Recipe(**told, momentum=momentum, eps=eps, schedule="constant", warmup_epochs=0)
+    values = {"optimiser": named.split()[0].lower(), "lr": facts["settings"].get("lr", 2e-3), "decay": decay}
+    return Recipe(**values, momentum=momentum, eps=eps, schedule="constant", warmup_epochs=0)
 
 
 def number_after(word: str, text: str, default: float) -> float:
@@ -46,9 +46,9 @@ def number_after(word: str, text: str, default: float) -> float:
     return float(found[1]) if found else default
 
 
-def start_words(told) -> str:
+def start_words(settings) -> str:
     """The words that a context starts from; published code writes blanks as underscores too."""
-    return (told.get("ctx_init") or "").replace("_", " ")
+    return (settings.get("ctx_init") or "").replace("_", " ")
 
 
 def features(run):
@@ -69,12 +69,12 @@ def fresh(run):
 
 
 def coop(facts, tensors) -> Case:
-    told = facts["settings"]
+    settings = facts["settings"]
     config = {
-        "words": start_words(told),
-        "context": told["n_ctx"],
-        "position": told.get("class_token_position", "end"),
-        "per_class": told.get("csc", False) and not told.get("ctx_init"),  # published: words win
+        "words": start_words(settings),
+        "context": settings["n_ctx"],
+        "position": settings.get("class_token_position", "end"),
+        "per_class": settings.get("csc", False) and not settings.get("ctx_init"),  # published: words win
     }
 
     def found(run):
@@ -85,7 +85,7 @@ def coop(facts, tensors) -> Case:
 
 
 def cocoop(facts, tensors) -> Case:
-    told = facts["settings"]
+    settings = facts["settings"]
 
     @torch.no_grad()
     def found(run):
@@ -98,19 +98,19 @@ def cocoop(facts, tensors) -> Case:
             "out/meta_bias": method.meta_net(feature),
         }
 
-    config = {"words": start_words(told), "context": told["n_ctx"]}
+    config = {"words": start_words(settings), "context": settings["n_ctx"]}
     return Case("cocoop", config, classes_of(facts), optimiser(facts), found=found)
 
 
 def prograd(facts, tensors) -> Case:
-    told = facts["settings"]
+    settings = facts["settings"]
     config = {
         "words": facts.get("init_words") or "",
-        "context": told["n_ctx"],
-        "position": told.get("class_token_position", "end"),
-        "per_class": told.get("csc", False) and not facts.get("init_words"),
-        "strength": told["lambda"],
-        "temperature": told["temperature"],
+        "context": settings["n_ctx"],
+        "position": settings.get("class_token_position", "end"),
+        "per_class": settings.get("csc", False) and not facts.get("init_words"),
+        "strength": settings["lambda"],
+        "temperature": settings["temperature"],
     }
 
     @torch.no_grad()
@@ -126,19 +126,19 @@ def prograd(facts, tensors) -> Case:
             "out/logits_teacher": clip.temperature * ours["out/features_image"] @ teacher.T,
         }
 
-    listed = classes_of(facts, template=facts["template_teacher"], dataset=DATA_SETS.get(told["dataset"]))
+    listed = classes_of(facts, template=facts["template_teacher"], dataset=DATA_SETS.get(settings["dataset"]))
     return Case("prograd", config, listed, optimiser(facts), found=found)
 
 
 def atprompt(facts, tensors) -> Case:
-    told = facts["settings"]
-    known, words = DATA_SETS.get(told["dataset"]), ", ".join(facts["attributes"])
+    settings = facts["settings"]
+    known, words = DATA_SETS.get(settings["dataset"]), ", ".join(facts["attributes"])
     config = {
         "base": "maple" if "param/to_vision.weight" in tensors else "coop",
         "attributes": "" if ATTRIBUTES.get(known) == words else words,
-        "context": told["n_ctx"],
-        "attribute_context": told["n_att"],
-        "depth": told.get("prompt_depth", 9),
+        "context": settings["n_ctx"],
+        "attribute_context": settings["n_att"],
+        "depth": settings.get("prompt_depth", 9),
     }
 
     def found(run):
@@ -159,11 +159,11 @@ def roundings(tensors, recipe):
 
 
 def tcp(facts, tensors) -> Case:
-    told = facts["settings"]
+    settings = facts["settings"]
     config = {
-        "words": start_words(told),
-        "layer": told["insert_before_block"] + 1 - told["block_count_from"],
-        "weight": told["kg_weight"],
+        "words": start_words(settings),
+        "layer": settings["insert_before_block"] + 1 - settings["block_count_from"],
+        "weight": settings["kg_weight"],
     }
 
     @torch.no_grad()
@@ -179,8 +179,8 @@ def tcp(facts, tensors) -> Case:
             "out/class_tokens": words,
         }
 
-    listed = classes_of(facts, template=facts["template_frozen"], dataset=DATA_SETS.get(told["dataset"]))
-    recipe, weight = optimiser(facts, "adam"), told["kg_weight"]
+    listed = classes_of(facts, template=facts["template_frozen"], dataset=DATA_SETS.get(settings["dataset"]))
+    recipe, weight = optimiser(facts, "adam"), settings["kg_weight"]
 
     if not weight:  # our terms are weighted: nothing is left to compare
         tensors.pop("loss/kg", None)
@@ -290,7 +290,7 @@ def whole_words(monkeypatch):
 
     monkeypatch.setattr(ATPromptConfig, "whole_words", True, raising=False)
     right = ATPromptConfig.__init__
-    monkeypatch.setattr(ATPromptConfig, "__init__", lambda self, **told: right(self, **told, whole_words=True))
+    monkeypatch.setattr(ATPromptConfig, "__init__", lambda self, **values: right(self, **values, whole_words=True))
 
 
 def deep_at_the_front(monkeypatch):
@@ -307,8 +307,8 @@ def one_layer_late(monkeypatch):
 
     right = TCP.__init__
 
-    def late(self, *given, **told):
-        right(self, *given, **told)
+    def late(self, *args, **keywords):
+        right(self, *args, **keywords)
         self._layer += 1
 
     monkeypatch.setattr(TCP, "__init__", late)

@@ -7,9 +7,9 @@ import torch
 
 from dear.methods.base import Draw, unit
 from dear.methods.recipe import Recipe
-from vectors.compare import Case, classes_of, told_numbers, words
-from vectors.mistakes_d import SPOILT as SPOILT
-from vectors.probe import linear_probe
+from vectors.compare import Case, classes_of, optimiser_numbers, words
+from vectors.feature_mistakes import SPOILT as SPOILT
+from vectors.linear_probe import linear_probe
 
 STEP = {"step1": 1e-6, "step2": 1e-6}
 EXACT = 0.0
@@ -33,9 +33,9 @@ def raw_features(run, name="input/images"):
 
 
 def clip_adapter(facts, tensors) -> Case:
-    told = facts["settings"]
-    numbers = {"momentum": 0.9, "decay": 5e-4, **told_numbers(facts)}
-    recipe = Recipe(optimiser="sgd", lr=told["lr"], **numbers, **FIXED)
+    settings = facts["settings"]
+    numbers = {"momentum": 0.9, "decay": 5e-4, **optimiser_numbers(facts)}
+    recipe = Recipe(optimiser="sgd", lr=settings["lr"], **numbers, **FIXED)
 
     def found(run):
         return {
@@ -44,23 +44,23 @@ def clip_adapter(facts, tensors) -> Case:
             **other_logits(run, "out/logits_novel", facts.get("novel_classes", ())),
         }
 
-    config = {"ratio": told["ratio"], "reduction": told["reduction"]}
-    classes = classes_of(facts, template=told["template"])
+    config = {"ratio": settings["ratio"], "reduction": settings["reduction"]}
+    classes = classes_of(facts, template=settings["template"])
     return Case("clip_adapter", config, classes, recipe, found=found, tolerance=STEP)
 
 
 def mm_adapter(facts, tensors) -> Case:
-    told, bias = facts["settings"], "step2/mha.in_proj_bias"
+    settings, bias = facts["settings"], "step2/mha.in_proj_bias"
     config = {
-        "variant": told["variant"],
-        "width": told["attention_width"],
-        "heads": told["heads"],
-        "image_ratio": float(told["image_ratio"]),
-        "text_ratio": float(told["text_ratio"]),
-        **({"hidden": told["hidden"]} if told["hidden"] else {}),
+        "variant": settings["variant"],
+        "width": settings["attention_width"],
+        "heads": settings["heads"],
+        "image_ratio": float(settings["image_ratio"]),
+        "text_ratio": float(settings["text_ratio"]),
+        **({"hidden": settings["hidden"]} if settings["hidden"] else {}),
     }
-    numbers = {**told_numbers(facts), "decay": told["weight_decay"]}
-    recipe = Recipe(optimiser="adam", lr=told["lr"], **numbers, **FIXED)
+    numbers = {**optimiser_numbers(facts), "decay": settings["weight_decay"]}
+    recipe = Recipe(optimiser="adam", lr=settings["lr"], **numbers, **FIXED)
     novel = facts.get("novel_classes", ())
     allowed = torch.full(tensors[bias].shape, 2e-5)
     third = allowed.shape[0] // 3
@@ -74,7 +74,7 @@ def mm_adapter(facts, tensors) -> Case:
             **other_logits(run, "out/logits_all", [*facts["classes"], *novel]),
         }
 
-    classes = classes_of(facts, template=told["template"])
+    classes = classes_of(facts, template=settings["template"])
     tolerance = {"step1": 2e-5, "step2": 2e-5, bias: allowed}
     return Case("mm_adapter", config, classes, recipe, found=found, tolerance=tolerance)
 
@@ -82,19 +82,19 @@ def mm_adapter(facts, tensors) -> Case:
 # Caches --------------------------------------------------------------------------------------------------------------
 
 
-def cache_config(told) -> dict:
+def cache_config(settings) -> dict:
     return {
-        "templates": tuple(told["templates"]),
-        "passes": told["augment_epoch"],
-        "init_alpha": float(told["init_alpha"]),
-        "init_beta": float(told["init_beta"]),
+        "templates": tuple(settings["templates"]),
+        "passes": settings["augment_epoch"],
+        "init_alpha": float(settings["init_alpha"]),
+        "init_beta": float(settings["init_beta"]),
     }
 
 
-def search_config(told, count) -> dict:
+def search_config(settings, count) -> dict:
     return {
-        "search_scale": tuple(float(one) for one in told["search_scale"][:count]),
-        "search_steps": tuple(told["search_step"][:count]),
+        "search_scale": tuple(float(one) for one in settings["search_scale"][:count]),
+        "search_steps": tuple(settings["search_step"][:count]),
     }
 
 
@@ -163,7 +163,7 @@ def best_test_logits(run, found):
     return logits
 
 
-def told_found(facts) -> dict:
+def expected_numbers(facts) -> dict:
     return {"found": torch.tensor(facts["found"], dtype=torch.float64)}
 
 
@@ -189,10 +189,10 @@ def zero_shot(run, name):
 
 
 def tip_adapter(facts, tensors) -> Case:
-    told = facts["settings"]
+    settings = facts["settings"]
 
     def prepare(run):
-        passes = range(told["augment_epoch"])
+        passes = range(settings["augment_epoch"])
         views = torch.stack([raw_features(run, f"input/cache_images.{k}") for k in passes])
         draw = Draw({"feature": views}, tensors["input/cache_labels"], run.model.required_classes())
         run.model.method.begin(run.model.clip, draw)
@@ -211,15 +211,17 @@ def tip_adapter(facts, tensors) -> Case:
         }
         return {**ours, "out/logits_test_best": best_test_logits(run, ours["found"])}
 
-    config = {**cache_config(told), **search_config(told, 2)}
+    config = {**cache_config(settings), **search_config(settings, 2)}
     tolerance = {"found": EXACT, "cache": 1e-5, "search": 1e-6, "out/acc_val_grid": 1e-4}
-    how = {"prepare": prepare, "found": found, "told": told_found(facts), "tolerance": tolerance}
+    how = {"prepare": prepare, "found": found, "expected": expected_numbers(facts), "tolerance": tolerance}
     return Case("tip_adapter", config, classes_of(facts), **how)
 
 
 def tip_adapter_f(facts, tensors) -> Case:
-    told = facts["settings"]
-    recipe = Recipe(optimiser="adamw", lr=told["lr"], **{"eps": 1e-4, "decay": 0.01, **told_numbers(facts)}, **BY_STEP)
+    settings = facts["settings"]
+    recipe = Recipe(
+        optimiser="adamw", lr=settings["lr"], **{"eps": 1e-4, "decay": 0.01, **optimiser_numbers(facts)}, **BY_STEP
+    )
 
     def after(run, step):
         later = copy.copy(run)
@@ -229,7 +231,7 @@ def tip_adapter_f(facts, tensors) -> Case:
 
     @torch.no_grad()
     def found(run):
-        epoch = told.get("selected_epoch_by_peer", told["total_steps"] - 1)  # from 0, of one step each
+        epoch = settings.get("selected_epoch_by_peer", settings["total_steps"] - 1)  # from 0, of one step each
         return {
             "input/clip_weights": weights_of(run),
             "out/batch_features": unit(raw_features(run)),
@@ -237,11 +239,11 @@ def tip_adapter_f(facts, tensors) -> Case:
             "out/logits_test_epoch1": stored_logits(after(run, 1), "test"),
         }
 
-    config = {**cache_config(told), **search_config(told, 2)}
+    config = {**cache_config(settings), **search_config(settings, 2)}
     how = {
         "found": found,
-        "told": told_found(facts),
-        "steps": told["total_steps"],
+        "expected": expected_numbers(facts),
+        "steps": settings["total_steps"],
         "prepare": cached,
         "unread": ("cache/",),
     }
@@ -255,7 +257,7 @@ def described(facts):
 
 
 def ape(facts, tensors) -> Case:
-    told = facts["settings"]
+    settings = facts["settings"]
 
     @torch.no_grad()
     def found(run):
@@ -273,21 +275,27 @@ def ape(facts, tensors) -> Case:
         return {**ours, "out/logits_test_best": best_test_logits(run, ours["found"])}
 
     config = {
-        **cache_config(told),
-        **search_config(told, 3),
-        "init_gamma": float(told["init_gamma"]),
-        "channels": told["channels"],
-        "w": tuple(told["w"]),
+        **cache_config(settings),
+        **search_config(settings, 3),
+        "init_gamma": float(settings["init_gamma"]),
+        "channels": settings["channels"],
+        "w": tuple(settings["w"]),
     }
     tolerance = {"found": EXACT, "out/channels": EXACT, "search": 1e-6, "out/similarity": 1e-6}
-    how = {"found": found, "told": told_found(facts), "prepare": cached, "unread": ("cache/",), "tolerance": tolerance}
+    how = {
+        "found": found,
+        "expected": expected_numbers(facts),
+        "prepare": cached,
+        "unread": ("cache/",),
+        "tolerance": tolerance,
+    }
     return Case("ape", config, described(facts), **how)
 
 
 def ape_t(facts, tensors) -> Case:
-    told = facts["settings"]
-    numbers = {"decay": 0.1, **told_numbers(facts), "eps": told["eps"]}
-    recipe = Recipe(optimiser="adamw", lr=told["lr"], **numbers, **BY_STEP)
+    settings = facts["settings"]
+    numbers = {"decay": 0.1, **optimiser_numbers(facts), "eps": settings["eps"]}
+    recipe = Recipe(optimiser="adamw", lr=settings["lr"], **numbers, **BY_STEP)
 
     @torch.no_grad()
     def found(run):
@@ -301,7 +309,7 @@ def ape_t(facts, tensors) -> Case:
             "out/batch_features": unit(raw_features(run)),
             "out/similarity": similarity(weights),
             "out/channels": method.channels,
-            "out/channels_after_ape": best_channels(weights, with_images, method.config.w, told["channels"]),
+            "out/channels_after_ape": best_channels(weights, with_images, method.config.w, settings["channels"]),
         }
         later = copy.copy(run)
         later.model = copy.deepcopy(run.model)
@@ -310,15 +318,15 @@ def ape_t(facts, tensors) -> Case:
         return {**ours, "out/logits_val_epoch1": stored_logits(later, "val")}
 
     config = {
-        **cache_config(told),
-        **search_config(told, 2),
-        "channels": told["channels"],
-        "w": tuple(told["w"]),
+        **cache_config(settings),
+        **search_config(settings, 2),
+        "channels": settings["channels"],
+        "w": tuple(settings["w"]),
     }
     tolerance = {**STEP, "out/channels": EXACT, "out/channels_after_ape": EXACT, "out/similarity": 1e-6}
     how = {
         "found": found,
-        "steps": told["total_steps"],
+        "steps": settings["total_steps"],
         "prepare": cached,
         "unread": ("cache/",),
         "tolerance": tolerance,

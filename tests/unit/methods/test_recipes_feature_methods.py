@@ -114,15 +114,15 @@ def test_the_rate_falls_with_every_step():
 def test_clip_adapter(protocol, data, shots, epochs):
     recipe, config = resolved("clip_adapter", protocol, data, shots)
     assert (config.ratio, config.reduction) == (0.2, 4)
-    told = {"optimiser": "sgd", "lr": 2e-3, "momentum": 0.9, "decay": 5e-4, "batch_size": 32, "drop_last": True}
-    assert recipe == Recipe(**told, crop=(0.08, 1.0), epochs=epochs)
+    published = {"optimiser": "sgd", "lr": 2e-3, "momentum": 0.9, "decay": 5e-4, "batch_size": 32, "drop_last": True}
+    assert recipe == Recipe(**published, crop=(0.08, 1.0), epochs=epochs)
     assert [rate(recipe, 2e-3, step, 1, epochs) for step in (0, 1)] == [1e-5, 2e-3]
 
 
 def test_mm_adapter():
     recipe, config = resolved("mm_adapter", "base-to-novel", "oxford_pets")
-    told = {"optimiser": "adam", "lr": 5e-3, "decay": 1e-4, "batch_size": 256, "epochs": 200, "patience": 20}
-    assert recipe == Recipe(**told, warmup_epochs=0, schedule="constant", augment=False)
+    published = {"optimiser": "adam", "lr": 5e-3, "decay": 1e-4, "batch_size": 256, "epochs": 200, "patience": 20}
+    assert recipe == Recipe(**published, warmup_epochs=0, schedule="constant", augment=False)
     assert (config.variant, config.width, config.heads, config.hidden) == ("additive", 256, 4, 32)
     assert (config.image_ratio, config.text_ratio) == (0.2, 0.2)
     shared, config = resolved("mm_adapter", which="shared")
