@@ -156,7 +156,7 @@ def test_a_manifest_that_lacks_something(model, saved, key):
 
 
 def test_a_backbone_or_a_device_but_not_both(model, saved):
-    with pytest.raises(errors.ConfigError, match="either a backbone or a device"):
+    with pytest.raises(errors.ConfigError, match="either clip or device"):
         dear.load(saved, clip=model.clip, device="cpu")
     with pytest.raises(errors.ConfigError, match=r"must come from dear\.load_clip"):
         dear.load(saved, clip="ViT-B-16")
@@ -214,7 +214,7 @@ def test_foreign_adapter(model, saved):
 
 
 def test_empty_or_missing_folder(clip, tmp_path):
-    for folder, why in ((tmp_path, "holds no adapter"), (tmp_path / "nowhere", "does not exist")):
+    for folder, why in ((tmp_path, "is not an adapter"), (tmp_path / "nowhere", "does not exist")):
         with pytest.raises(errors.ForeignArtefactError, match=why):
             dear.load(folder, clip=clip)
 

@@ -83,7 +83,7 @@ def test_saved_with_the_teachers_identity(clip, run, tmp_path):
     another = build("coop", clip, NAMES)
     another.save_pretrained(moved, overwrite=True)
     moved.rename(run)
-    with pytest.raises(ArtefactError, match="was trained with another teacher than is there now"):
+    with pytest.raises(ArtefactError, match="was trained with another teacher than the present one"):
         dear.load(folder, clip=clip)
 
 

@@ -335,8 +335,8 @@ BAD = {
     "one class": (["train", "ONE", "--out", "OUT"], "has only one class folder, ant"),
     "empty class": (["train", "HOLLOW", "--out", "OUT"], "bee has no images: add some, or remove the folder."),
     "no run": (["eval", "EMPTY"], "does not record its data set"),
-    "no adapter": (["eval", "EMPTY", "PHOTOS"], "holds no adapter"),
-    "predict from nothing": (["predict", "EMPTY", "IMAGE"], "holds no adapter"),
+    "no adapter": (["eval", "EMPTY", "PHOTOS"], "is not an adapter"),
+    "predict from nothing": (["predict", "EMPTY", "IMAGE"], "is not an adapter"),
     "no class list": (["predict", "MADE", "IMAGE", "--names", "none.txt"], "There is no file none.txt"),
     "two class lists": (["predict", "MADE", "IMAGE", "--names", "x", "--classes", "a"], "choose one of them"),
     "a class list of bytes": (

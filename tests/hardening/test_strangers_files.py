@@ -279,7 +279,7 @@ def test_what_is_not_finite_is_not_loaded(model, tmp_path):
 
     entry = {"bytes": len(data), "sha256": sha256(data)}
     changed_manifest(folder, lambda content: content["files"].update({"adapter_model.safetensors": entry}))
-    with pytest.raises(CorruptArtefactError, match="fusion_scalars holds numbers that are not finite"):
+    with pytest.raises(CorruptArtefactError, match="fusion_scalars contains values that are not finite"):
         load(folder, model.clip)
 
 

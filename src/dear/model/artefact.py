@@ -1,6 +1,6 @@
-"""A saved adapter: config, tensors, further files and a card in one folder. No pickle, nothing of CLIP.
+"""Save and read adapters: a folder with config, tensors, further files and a card; no pickle, no CLIP weights.
 
-`adapter_config.json` is the manifest: it carries the hash of every other file and of itself, and is written last.
+`adapter_config.json` is the manifest. It contains the hash of every other file and of itself, and is written last.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ MANIFEST = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 CARD = "README.md"
 LARGEST = 16384 * MEGABYTE
-"""Largest file of an adapter."""
+"""Size limit of an adapter's files, in bytes."""
 FILE_NAME = r"^[a-z0-9_][a-z0-9_-]*\.(json|safetensors|txt)$"
-"""Names that files of an adapter may bear: never a path."""
+"""Allowed file names of an adapter; paths are not allowed."""
 
 
 class FileEntry(Record):
@@ -48,7 +48,7 @@ class FileEntry(Record):
 
 
 class BackboneEntry(Record):
-    """The backbone an adapter belongs to."""
+    """The backbone that an adapter was trained on."""
 
     name: str
     pretrained: str | None
@@ -65,7 +65,7 @@ class ClassesEntry(Record):
     template: str
     dataset: str | None = None
     descriptions: dict[str, list[str]] | None = None
-    """Sentences about each class; left out if there are none."""
+    """Sentences about each class; not written if there are none."""
 
 
 class Manifest(Document):
@@ -89,11 +89,11 @@ class Manifest(Document):
 
     @classmethod
     def invalid(cls, where: str, problem: ValidationError | None) -> DearError:
-        """Nobody writes a manifest by hand: whatever is wrong with it, it is damaged."""
+        """Report any problem as damage: manifests are not written by hand."""
         return cls.error(_damaged(where))
 
     def to_json(self) -> str:
-        """JSON text, without the entries that are empty."""
+        """JSON text without empty entries."""
         content = self.model_dump()
         if content["classes"] and content["classes"]["descriptions"] is None:
             del content["classes"]["descriptions"]
@@ -103,7 +103,7 @@ class Manifest(Document):
 
 
 class Saved(NamedTuple):
-    """What an adapter's folder holds, every file checked against its hash."""
+    """Content of an adapter's folder; every file has been checked against its hash."""
 
     manifest: Manifest
     tensors: dict[str, Tensor]
@@ -111,7 +111,7 @@ class Saved(NamedTuple):
 
 
 class Savable(Protocol):
-    """What is saved of a model."""
+    """The attributes of a model that are saved."""
 
     clip: FrozenClip
     method: Method
@@ -120,29 +120,31 @@ class Savable(Protocol):
 
     @property
     def companions(self) -> Mapping[str, Savable]:
-        """The models that it was made with."""
+        """The models that the method was created with, such as a teacher."""
         ...
 
 
 def identity(model: Savable) -> dict[str, str]:
-    """What a model is, by content: its method, its CLIP's weights, and everything that was trained or set."""
+    """Hashes that identify a model by content: its method, CLIP's weights, trained tensors and settings."""
     settings = model.method.config.first_named(exclude=model.companions)
     beside = [settings, model.method.files, {name: identity(one) for name, one in model.companions.items()}]
-    told = content_hash(dict(model.method.state_dict())) + json.dumps(beside, sort_keys=True)
+    state = content_hash(dict(model.method.state_dict())) + json.dumps(beside, sort_keys=True)
     return {
         "method": model.method.name,
         "weights_sha256": model.clip.weights_sha256,
-        "state_sha256": sha256(told.encode()),
+        "state_sha256": sha256(state.encode()),
     }
 
 
 def save(model: Savable, folder: str | Path, *, overwrite: bool = False) -> Path:
-    """Write a model's adapter into a folder; something else that is already there is kept unless `overwrite`."""
+    """Write a model's adapter to a folder; other existing files are replaced only with `overwrite`."""
     folder = as_folder(folder)
     files = _contents(model.method)
     manifest = _manifest(model, files)
     files[MANIFEST] = as_bytes(manifest.to_json())
-    trained = sum(parameter.numel() for parameter in model.method.parameters())  # also of one that was loaded
+    trained = sum(
+        parameter.numel() for parameter in model.method.parameters()
+    )  # also for a loaded model, whose parameters need no gradient
     try:
         if not overwrite:
             _refuse_replacing(folder, files)
@@ -162,7 +164,7 @@ def save(model: Savable, folder: str | Path, *, overwrite: bool = False) -> Path
 
 
 def read_adapter(folder: Path) -> Saved:
-    """Read an adapter's folder and check every file of it."""
+    """Read an adapter's folder and check every file against its hash."""
     manifest = read_manifest(folder)
     files = {name: _checked_bytes(folder / name, entry) for name, entry in manifest.files.items()}
     if TENSORS not in files:
@@ -179,7 +181,7 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError:
         if not folder.exists():
             raise ForeignArtefactError(f"{folder} does not exist: give the folder of a run or adapter.") from None
-        raise ForeignArtefactError(f"{folder} holds no adapter: there is no readable {MANIFEST} in it.") from None
+        raise ForeignArtefactError(f"{folder} is not an adapter: it has no readable {MANIFEST}.") from None
 
 
 def _contents(method: Method) -> dict[str, bytes]:
@@ -192,8 +194,12 @@ def _manifest(model: Savable, files: dict[str, bytes]) -> Manifest:
     clip, classes = model.clip, model.classes
     listed = None
     if classes is not None:
-        told = {name: list(one) for name, one in (classes.descriptions or {}).items()}
-        named: dict[str, Any] = {"template": classes.template, "dataset": classes.dataset, "descriptions": told or None}
+        sentences = {name: list(one) for name, one in (classes.descriptions or {}).items()}
+        named: dict[str, Any] = {
+            "template": classes.template,
+            "dataset": classes.dataset,
+            "descriptions": sentences or None,
+        }
         listed = ClassesEntry(names=list(classes.names), **named)
     return Manifest(
         method=model.method.name,
@@ -218,23 +224,23 @@ def _refuse_replacing(folder: Path, files: dict[str, bytes]) -> None:
         path = folder / name
         if path.exists() and (not path.is_file() or path.read_bytes() != data):
             raise OverwriteError(
-                f"{path} already holds something else, and nothing was written: choose another folder, "
+                f"{path} already exists with other content, and nothing was written: choose another folder, "
                 f"or pass overwrite=True to replace it."
             )
 
 
 def files_of_adapter(folder: Path) -> set[str]:
-    """Names of the files of an adapter that is about to be replaced: those of which the manifest knows every byte.
+    """Files of an adapter that is about to be replaced: those whose hash is the one in the manifest.
 
-    A file that a stranger's manifest merely names is not the adapter's, and stays.
+    Other files are not deleted, even if the manifest names them, because they may belong to somebody else.
     """
-    found = set()
+    names = set()
     with suppress(ArtefactError):
         for name, entry in read_manifest(folder).files.items():
             with suppress(ArtefactError):
                 _checked_bytes(folder / name, entry)
-                found.add(name)
-    return found
+                names.add(name)
+    return names
 
 
 def _checked_bytes(path: Path, entry: FileEntry) -> bytes:

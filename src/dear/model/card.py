@@ -1,4 +1,4 @@
-"""The card of a saved adapter: what it is, what it needs, how to use it. Same adapter, same bytes."""
+"""Model card (README.md) of a saved adapter: method, backbone, settings and usage. Deterministic."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ MARK = "---\nlibrary_name: dear-vlm\n"
 
 
 def is_card(content: bytes) -> bool:
-    """Whether a README was written by `card`, and may so be replaced by another one."""
+    """Whether a README was written by `card` and may therefore be replaced."""
     return content.startswith(MARK.encode())
 
 
 def card(manifest: Mapping[str, Any], facts: Mapping[str, str], trained_parameters: int) -> str:
-    """Markdown for the folder's README.md."""
+    """Markdown text of the adapter's README.md."""
     backbone, classes = manifest["backbone"], manifest["classes"]
     weights = f", weights {_code(backbone['pretrained'])}" if backbone["pretrained"] else ""
     rows = {
@@ -28,8 +28,8 @@ def card(manifest: Mapping[str, Any], facts: Mapping[str, str], trained_paramete
         "classes": "none set" if classes is None else _words(_shorten(classes["names"])),
         "template": "none set" if classes is None else _code(classes["template"]),
     }
-    given = {name: "default" if value is None else str(value) for name, value in manifest["settings"].items()}
-    settings = "\n".join(f"| {_code(name)} | {_words(value)} |" for name, value in given.items())
+    values = {name: "default" if value is None else str(value) for name, value in manifest["settings"].items()}
+    settings = "\n".join(f"| {_code(name)} | {_words(value)} |" for name, value in values.items())
     return f"""{MARK}tags: [clip, few-shot, {manifest["method"]}]
 ---
 # A {_words(manifest["method"])} adapter for {_words(short_name(backbone["name"]))}
@@ -56,13 +56,13 @@ logits = model(images).logits     # images: a batch made with model.clip.preproc
 
 
 def _words(text: str) -> str:
-    """Somebody's text in a table: no HTML, no link, no code, no further column."""
+    """Escape untrusted text for a table cell: no HTML, links, code or column separators."""
     flat = markdown.plain(" ".join(text.split()))
     return "".join(f"\\{letter}" if letter in "[]`|" else letter for letter in flat)
 
 
 def _code(text: str) -> str:
-    """Somebody's text as code in a table."""
+    """Untrusted text as code in a table cell."""
     return f"`{' '.join(text.split()).replace('`', ' ').replace('|', ' ')}`"
 
 

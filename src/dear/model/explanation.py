@@ -1,8 +1,8 @@
-"""Why an image gets its answer: logits as sums over heads, MLPs and patches, exactly, for every method.
+"""Explain a prediction: split its logits exactly into contributions of heads, MLPs and patches, for every method.
 
-A logit is read from features of rows of the image tower (`Method.readings`), each a sum of what heads and MLPs added to
-that row. Whatever a method adds by other means, such as a cache, is one further part, the rest, so that the parts sum
-to the logit in any case.
+A logit is computed from rows of the image tower (`Method.readings`). Each row is the sum of what heads and MLPs added
+to it. Everything that a method adds in another way, such as by a cache, is one further part, the rest. The parts
+therefore always sum to the logit.
 Shapes: C classes that are shown and their average as the last column, N rows that a head attends to, E joint embedding.
 """
 
@@ -25,11 +25,11 @@ from dear.roles.groups import groups_of
 from dear.roles.rolemap import RoleMap
 
 SAME = 1e-3
-"""Largest difference of two unit features that may be one."""
+"""Two unit features with a larger difference are different."""
 EQUAL = 1e-5
-"""Difference of two unit features that surely are one."""
+"""Two unit features with a smaller difference are certainly the same."""
 NOTICED = 1e-3
-"""Rests above this are mentioned in words."""
+"""A rest above this value is mentioned in the text."""
 UNKNOWN, MLPS, START, REST = "heads without a role", "MLPs", "start", "rest"
 
 Kind = Literal["head", "mlp", "start", "rest"]
@@ -37,104 +37,104 @@ Kind = Literal["head", "mlp", "start", "rest"]
 
 @dataclass(frozen=True)
 class Part:
-    """What one head, one MLP, the start or the rest contributes to the logits."""
+    """Contribution of one head, one MLP, the tower's input ("start") or the rest to the logits."""
 
     kind: Kind
     reading: str
-    """The feature it reaches the logits by: "cls", or the attribute of a token; "" for the rest."""
+    """The feature through which it reaches the logits: "cls", or the attribute of a token; "" for the rest."""
     values_C: Tensor
     layer: int = 0
     head: int = -1
     sources_NC: Tensor | None = None
-    """Of a head: what it takes from each row: [CLS], the patches, and rows that a method inserted."""
+    """For a head: its contribution by source row: [CLS], the patches, and rows that the method inserted."""
 
     @property
     def name(self) -> str:
-        """As a person writes it: head 11.4, MLP 11."""
+        """Readable name, such as "head 11.4" or "MLP 11"."""
         return {"head": f"head {self.layer}.{self.head}", "mlp": f"MLP {self.layer}"}.get(self.kind, self.kind)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The answer for one image, taken apart."""
+    """The logits of one image, split into parts."""
 
     image: str
     method: str
     readout: str
     how: str
-    """What is split, in a sentence."""
+    """A sentence that says which tower and which class features were split."""
     classes: tuple[str, ...]
     """Likeliest first."""
     logits: tuple[float, ...]
     probabilities: tuple[float, ...]
     average: float
-    """Mean logit of all classes, those that are not shown too; 0 if there is only one."""
+    """Mean logit of all classes, including those that are not shown; 0 if there is only one class."""
     parts: tuple[Part, ...]
     grid: tuple[int, int]
-    """Rows and columns of patches."""
+    """Number of rows and columns of patches."""
     groups: dict[str, list[tuple[int, int]]]
-    """Heads by what they do."""
+    """Heads by concept or role."""
     attributes: tuple[str, ...]
-    """The core attributes of the role map, with or without heads; none without a map."""
+    """The core attributes of the role map, including those without heads; () without a map."""
 
     @property
     def without_heads(self) -> tuple[str, ...]:
-        """Attributes that no head of the map responds to."""
+        """Attributes without a head in the role map."""
         return tuple(name for name in self.attributes if name not in self.groups)
 
     def group_of(self, part: Part) -> str:
-        """What a part belongs to: an attribute, another concept or role, or what has none."""
+        """The group of a part: an attribute, another concept or role, or the kind of a part that is not a head."""
         if part.kind != "head":
             return {"mlp": MLPS, "start": START, "rest": REST}[part.kind]
         place = (part.layer, part.head)
         return next((name for name, heads in self.groups.items() if place in heads), UNKNOWN)
 
     def by_group(self) -> dict[str, Tensor]:
-        """(C,) by what heads do, then the others; together they are the logits."""
+        """(C,) contributions by group; they sum to the logits."""
         order = [*self.groups, UNKNOWN, MLPS, START, REST]
         return _sums(order, ((self.group_of(part), part.values_C) for part in self.parts))
 
     def by_reading(self) -> dict[str, Tensor]:
-        """(C,) by the feature that was read; together they are the logits."""
+        """(C,) contributions by feature; they sum to the logits."""
         return _sums([], ((part.reading or REST, part.values_C) for part in self.parts))
 
     def by_place(self) -> dict[tuple[int, int], Tensor]:
-        """(C,) by head, through whatever feature."""
+        """(C,) contributions by head, summed over features."""
         return _sums([], (((part.layer, part.head), part.values_C) for part in self.parts if part.kind == "head"))
 
     def sums(self) -> list[float]:
-        """What the parts sum to, for each class that is shown."""
+        """The sum of all parts for each class that is shown."""
         return [float(one) for one in torch.stack([part.values_C for part in self.parts]).sum(0)[:-1]]
 
     def against_average(self, values_C: Tensor) -> Tensor:
-        """What speaks for each shown class rather than for the average one."""
+        """Contributions to each shown class minus those to the average class."""
         return values_C[..., :-1] - values_C[..., -1:]
 
     def heat(self, group: str | None = None) -> Tensor:
-        """(classes, rows, columns): where in the picture a group's heads, or all, found what speaks for each class."""
+        """(classes, rows, columns): contribution of each patch to each class, through the heads of a group or all."""
         rows, columns = self.grid
         patches_NC = self._sources(group)[1 : 1 + rows * columns]
         return self.against_average(patches_NC).T.reshape(-1, rows, columns)
 
     def elsewhere(self, group: str | None = None) -> dict[str, Tensor]:
-        """(classes,) of what they took from no patch: from [CLS], and from rows that the method inserted."""
-        found_NC, patches = self._sources(group), self.grid[0] * self.grid[1]
-        taken = {"[CLS]": found_NC[0], "inserted rows": found_NC[1 + patches :].sum(0)}
+        """(classes,): contributions of the same heads from [CLS], and from rows that the method inserted."""
+        sources_NC, patches = self._sources(group), self.grid[0] * self.grid[1]
+        taken = {"[CLS]": sources_NC[0], "inserted rows": sources_NC[1 + patches :].sum(0)}
         return {name: self.against_average(one) for name, one in taken.items() if bool(one.any())}
 
     def _sources(self, group: str | None) -> Tensor:
-        """(most N, C) of a group's heads, or of all; zero if there are none."""
+        """(N, C): contributions by source row, summed over the heads of a group or all; zeros if there are none."""
         parts = [one for one in self.parts if group is None or self.group_of(one) == group]
-        found = [one.sources_NC for one in parts if one.sources_NC is not None]
+        sources = [one.sources_NC for one in parts if one.sources_NC is not None]
         patches = self.grid[0] * self.grid[1]
-        most = max([1 + patches, *(one.shape[0] for one in found)])
+        most = max([1 + patches, *(one.shape[0] for one in sources)])
         total_NC = torch.zeros(most, len(self.classes) + 1, dtype=torch.float64)
-        for one in found:
+        for one in sources:
             total_NC[: one.shape[0]] += one
         return total_NC
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON: every part, and the heat maps of the likeliest class."""
+        """Plain values for JSON: all parts, and the heat maps of the likeliest class."""
         sums = self.sums()
         named = zip(self.classes, self.logits, self.probabilities, sums, strict=True)
         return {
@@ -161,10 +161,10 @@ def _plain(values_C: Tensor) -> dict[str, Any]:
 
 
 def _sums(order: Sequence[Any], named: Any) -> dict[Any, Tensor]:
-    found: dict[Any, Tensor] = {}
+    sums: dict[Any, Tensor] = {}
     for name, values in named:
-        found[name] = found[name] + values if name in found else values
-    return {**{name: found[name] for name in order if name in found}, **found}
+        sums[name] = sums[name] + values if name in sums else values
+    return {**{name: sums[name] for name in order if name in sums}, **sums}
 
 
 @torch.no_grad()
@@ -178,9 +178,9 @@ def explain_image(
     also: Sequence[str] = (),
     name: str = "",
 ) -> Explanation:
-    """Take the logits of one preprocessed image (3, H, W) apart for the likeliest classes, and for those in `also`.
+    """Split the logits of one preprocessed image (3, H, W) for the likeliest classes, and for those in `also`.
 
-    `roles` says what the heads do; without it, they have numbers only.
+    `roles` is the role map that groups the heads; without it, heads are only numbered.
     """
     chosen = model.check_readout(readout)
     whole_number("top_k", top_k, least=1)
@@ -188,7 +188,7 @@ def explain_image(
     images = image[None].to(clip.device)
     with watching() as runs:
         out: Output = model(images)
-        clip.frozen(images, ["feature"])  # the plain tower, watched last and so looked at first
+        clip.frozen(images, ["feature"])  # the plain tower runs last, so that it is tried first
     logits_C = out.readouts.get(chosen, out.logits)[0].double().cpu()
     top = logits_C.topk(min(top_k, len(names))).indices.tolist()
     top += [at for at, one in enumerate(names) if one in also and at not in top]
@@ -196,7 +196,7 @@ def explain_image(
     directions_EC = clip.temperature * torch.cat([classes_CE[top], classes_CE.mean(0, keepdim=True)]).double().T
     parts, plain = _parts(model, out, runs, chosen, directions_EC)
     wanted_C = torch.cat([logits_C[top], logits_C.mean()[None]])
-    if len(names) == 1:  # its average is itself: everything would cancel
+    if len(names) == 1:  # the only class is its own average: all differences would be zero
         wanted_C[-1] = 0
         parts = [_without_average(part) for part in parts]
     rest_C = wanted_C - torch.stack([part.values_C for part in parts]).sum(0)
@@ -227,7 +227,7 @@ def _without_average(part: Part) -> Part:
 
 
 def _class_features(model: Model, out: Output) -> tuple[Tensor, bool]:
-    """The method's class features, or plain CLIP's where it has none that are the same for every image."""
+    """The method's class features; plain CLIP's if those of the method depend on the image."""
     shape = len(model.required_classes().names), model.clip.geometry.embed_dim
     if out.classes is not None and tuple(out.classes.shape) == shape:
         return out.classes, True
@@ -242,9 +242,9 @@ def _grid(clip: FrozenClip) -> tuple[int, int]:
 def _parts(
     model: Model, out: Output, runs: Sequence[Run], readout: str, directions_EC: Tensor
 ) -> tuple[list[Part], bool]:
-    """The parts by heads and MLPs, and whether they are the plain tower's.
+    """The parts of heads and MLPs, and whether they are those of plain CLIP's tower.
 
-    Of all runs of the tower those are taken whose features are the method's own; if there are none, plain CLIP's.
+    Uses the run of the tower that produced the method's features; if there is none, the run of plain CLIP.
     """
     off = model.is_disabled
     readings = (Reading(),) if off else model.method.readings(model.clip, readout)
@@ -279,14 +279,14 @@ def _distance(out: Output, name: str, feature_E: Tensor) -> float:
 
 
 def _listed(reading: Reading, shares: Shares) -> list[Part]:
-    """Shares as parts, with the factors of the reading, on the CPU."""
-    found = [Part("start", reading.name, (reading.rest * shares.start_C).cpu())]
+    """Convert shares to parts on the CPU, multiplied by the factors of the reading."""
+    parts = [Part("start", reading.name, (reading.rest * shares.start_C).cpu())]
     for layer, added_C, sources_HNC in zip(shares.numbers, shares.added_LC, shares.sources_LHNC, strict=True):
         for head, each_NC in enumerate(sources_HNC):
             sources_NC = (reading.gains.get((layer, head), reading.rest) * each_NC).cpu()
-            found.append(Part("head", reading.name, sources_NC.sum(0), layer, head, sources_NC))
-        found.append(Part("mlp", reading.name, (reading.rest * added_C).cpu(), layer))
-    return found
+            parts.append(Part("head", reading.name, sources_NC.sum(0), layer, head, sources_NC))
+        parts.append(Part("mlp", reading.name, (reading.rest * added_C).cpu(), layer))
+    return parts
 
 
 def _how(model: Model, *, plain: bool, own_classes: bool, rest: float) -> str:
@@ -296,11 +296,11 @@ def _how(model: Model, *, plain: bool, own_classes: bool, rest: float) -> str:
     split = f"Split over the heads and MLPs of {tower}, compared with {classes}."
     if rest <= NOTICED:
         return split
-    return f"{split} What {model.name} does beyond that cannot be given to heads: it is the part called rest."
+    return f"{split} What {model.name} does beyond that cannot be assigned to heads: it is the part called rest."
 
 
 def picture_seen(clip: FrozenClip, image: Tensor) -> Image.Image:
-    """A preprocessed image as a picture again: exactly what the tower saw."""
+    """Convert a preprocessed image back to a PIL image: exactly what the tower sees."""
     to_input: Callable[[Any], Tensor] = clip.preprocess_train.to_input
     size = (image.shape[2], image.shape[1])
     black, white = (to_input(Image.new("RGB", size, one)) for one in ("black", "white"))

@@ -1,4 +1,4 @@
-"""From images to logits with the class features as constants: the only thing that is exported."""
+"""`Baked`: the module that is exported. It maps images to logits; class features are constants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dear.methods.base import Method, Output
 
 
 class Baked(nn.Module):
-    """A model for one class list, without a text tower. Made by `Model.baked`."""
+    """A model for one fixed class list, without a text tower. Created by `Model.baked`."""
 
     def __init__(self, clip: FrozenClip, method: Method, text: Any, names: Sequence[str]) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Baked(nn.Module):
             self.register_buffer(f"text_{place}", leaf.clone())
 
     def __repr__(self) -> str:
-        """One line instead of every module."""
+        """One line instead of the module tree."""
         return f"Baked({self.method.name} on {self.clip.name}, without a text tower)"
 
     def forward(self, images: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Models by name: a fresh one from a method and settings, or a saved one from its folder."""
+"""Create models: untrained ones from a method's name and settings, and saved ones from their folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from dear.roles.rolemap import RoleMap
 from dear.storage.files import as_folder
 
 ANYTHING = "thing"
-"""A class for models that are asked for image features only."""
+"""Placeholder class list of companion models that only compute image features."""
 
 
 def make_method(
@@ -46,7 +46,7 @@ def make_method(
     files: Mapping[str, str] | None = None,
     companions: Mapping[str, Model] | None = None,
 ) -> Method:
-    """An untrained method from settings that a person may have typed."""
+    """Create an untrained method from its name and settings; invalid settings raise `ConfigError`."""
     if not isinstance(clip, FrozenClip):
         raise BackboneError(f"A method adapts a backbone from dear.load_clip(…), but got a {type(clip).__name__}.")
     cls = get_method(name)
@@ -54,22 +54,22 @@ def make_method(
     made = {one: (companions or {}).get(one) for one in cls.needs.companions}
     for one in (one for one, model in made.items() if model is None):
         reference = getattr(config, one)
-        if reference is not None and _is_folder(reference):  # so that it is found from anywhere
+        if reference is not None and _is_folder(reference):  # an absolute path works from any working directory
             config = config.model_copy(update={one: str(Path(reference).resolve())})
         made[one] = companion(one, getattr(config, one), clip)
     return cls(clip, config, seed=seed, files=files, companions=made)
 
 
 def companion(role: str, reference: str | None, clip: FrozenClip) -> Model:
-    """Another model that a method is made with: the folder of a run, NAME@TAG of a CLIP, or the same CLIP, as it is.
+    """Load a companion model of a method: a run from its folder, a CLIP by NAME@TAG, or by default the same CLIP.
 
     Args:
-        role: what it is to the method, such as "teacher".
-        reference: which one; None for the same CLIP.
-        clip: the method's own CLIP, which a run on the same weights shares.
+        role: its role in the method, such as "teacher".
+        reference: the folder or name; None for the method's own CLIP.
+        clip: the method's own CLIP, which is shared with a companion on the same weights.
     """
     if reference is None:
-        return _as_it_is(clip)
+        return _plain(clip)
     try:
         if _is_folder(reference):
             saved = read_manifest(Path(reference)).backbone
@@ -77,7 +77,7 @@ def companion(role: str, reference: str | None, clip: FrozenClip) -> Model:
             model = load(reference, clip) if same else load(reference, device=clip.device)
             return model if model.classes else model.for_classes([ANYTHING])
         name, _, tag = reference.partition("@")
-        return _as_it_is(_other_clip(name, tag or None, clip.device))
+        return _plain(_other_clip(name, tag or None, clip.device))
     except DearError as error:
         raise ConfigError(
             f"The {role} {reference!r} cannot be loaded: give the folder of a run, or a CLIP as NAME or NAME@TAG. "
@@ -85,7 +85,7 @@ def companion(role: str, reference: str | None, clip: FrozenClip) -> Model:
         ) from error
 
 
-def _as_it_is(clip: FrozenClip) -> Model:
+def _plain(clip: FrozenClip) -> Model:
     return Model(clip, ZeroShot(clip, ZeroShot.Config()), class_list([ANYTHING], DEFAULT_TEMPLATE))
 
 
@@ -102,7 +102,7 @@ def _is_folder(reference: str) -> bool:
 
 
 def DeAR(clip: FrozenClip, roles: RoleMap | str | Path | None = None, **settings: Any) -> Model:
-    """A CLIP with fresh DeAR tokens, to be trained.
+    """A CLIP with untrained DeAR tokens.
 
     Args:
         clip: from `dear.load_clip`.
@@ -113,8 +113,8 @@ def DeAR(clip: FrozenClip, roles: RoleMap | str | Path | None = None, **settings
     config = settings.pop("config", None)
     if config is not None and not isinstance(config, DearConfig):
         raise ConfigError(f"config is of type {type(config).__name__}: give dear.DearConfig(…), or single settings.")
-    given = config.model_dump() if config is not None else {}
-    return Model(clip, make_method("dear", clip, {**given, "roles": roles, **settings}))
+    values = config.model_dump() if config is not None else {}
+    return Model(clip, make_method("dear", clip, {**values, "roles": roles, **settings}))
 
 
 def load(
@@ -125,16 +125,16 @@ def load(
     companions: Mapping[str, Model] | None = None,
     moved: Mapping[str, str | Path] | None = None,
 ) -> Model:
-    """Load a saved adapter onto its backbone: the one given, else the one it names, loaded onto `device`.
+    """Load a saved adapter with its backbone: `clip`, or else the backbone named in the adapter, loaded to `device`.
 
-    `companions` are the models that it was made with, such as a teacher, if they are not where they were. `moved` tells
-    where folders are now that its config names, such as {"lm": FOLDER} of LLaMP's language model.
+    `companions` replaces models that the adapter was trained with, such as a teacher, if they have moved. `moved` gives
+    the new paths of folders that its config names, such as {"lm": FOLDER} for LLaMP's language model.
 
-    The model comes in evaluation mode and without gradients, with the classes it was saved with; `requires_grad_()`
-    makes it trainable again.
+    The model is in evaluation mode, without gradients, with the classes it was saved with; `requires_grad_()` makes it
+    trainable again.
     """
     if clip is not None and device is not None:
-        raise ConfigError("Give either a backbone or a device: a backbone that is given stays where it is.")
+        raise ConfigError("Give either clip or device, not both: clip stays on its own device.")
     folder = as_folder(folder)
     manifest, tensors, files = read_adapter(folder)
     backbone = _backbone(manifest.backbone, clip, device or "cpu", folder)
@@ -161,7 +161,7 @@ def load(
 
 
 def _moved(name: str, moved: Mapping[str, str | Path]) -> dict[str, str]:
-    """Where folders are now, by fields of the config."""
+    """The new paths of folders, by field of the config."""
     known = resource_fields(get_method(name).Config, external=True)
     if other := sorted(set(moved) - set(known)):
         can = f"only {', '.join(known)} of {name} can" if known else f"nothing of {name} can"
@@ -170,13 +170,13 @@ def _moved(name: str, moved: Mapping[str, str | Path]) -> dict[str, str]:
 
 
 def _check_companions(folder: Path, manifest: Manifest, method: Method) -> None:
-    """Refuse other companions than those that it was trained with."""
+    """Raise an error if a companion is not the model that the adapter was trained with."""
     for name, known in manifest.companions.items():
-        found = method.companions.get(name)
-        if found is None or identity(found) != known:
-            where = manifest.settings.get(name) or "the same CLIP, as it is"
+        present = method.companions.get(name)
+        if present is None or identity(present) != known:
+            where = manifest.settings.get(name) or "the same CLIP, without an adapter"
             raise ArtefactError(
-                f"{folder} was trained with another {name} than is there now ({where}): put back the "
+                f"{folder} was trained with another {name} than the present one ({where}): restore the "
                 f"{known.get('method')} on weights {known.get('weights_sha256', '')[:12]}…, or give it as companions=…."
             )
 
@@ -197,14 +197,14 @@ def restore(method: Method, state: Mapping[str, Tensor]) -> None:
 
 
 def check_finite(state: Mapping[str, Tensor]) -> None:
-    """Refuse tensors with numbers that are none."""
+    """Raise `ValueError` for tensors with values that are not finite."""
     for name, tensor in state.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise ValueError(f"{name} holds numbers that are not finite")
+            raise ValueError(f"{name} contains values that are not finite")
 
 
 def state_of(module: nn.Module) -> dict[str, Tensor]:
-    """Everything that is trained or rewritten, as independent copies on the CPU, each in its own type."""
+    """Copies of all parameters and buffers on the CPU, each in its own type."""
     return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in module.state_dict().items()}
 
 
@@ -213,16 +213,16 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _backbone(saved: BackboneEntry, clip: FrozenClip | None, device: str | torch.device, folder: Path) -> FrozenClip:
-    """The backbone the adapter belongs to, checked by the hash of its weights."""
+    """The adapter's backbone, checked by the hash of its weights."""
     seed = "" if saved.seed is None else f", seed={saved.seed}"
     call = f"load_clip({saved.name!r}, pretrained={saved.pretrained!r}{seed})"
-    told = f"the backbone {saved.name}" + (f" ({saved.pretrained})" if saved.pretrained else "")
-    needed = f"{folder} needs {told if is_typed() else call} with weights {saved.weights_sha256[:12]}…"
+    by_name = f"the backbone {saved.name}" + (f" ({saved.pretrained})" if saved.pretrained else "")
+    needed = f"{folder} needs {by_name if is_typed() else call} with weights {saved.weights_sha256[:12]}…"
     if clip is None:
         try:
             clip = load_clip(saved.name, saved.pretrained, device, precision=saved.precision, seed=saved.seed or 0)  # type: ignore[arg-type]
         except DearError as error:
-            elsewhere = "" if is_typed() else "; give it as clip=… if it is elsewhere"
+            elsewhere = "" if is_typed() else "; pass it as clip=… if it is somewhere else"
             raise type(error)(f"{needed}{elsewhere}. {error}") from error
     if not isinstance(clip, FrozenClip):
         raise ConfigError(f"clip must come from dear.load_clip(…), but is a {type(clip).__name__}.")

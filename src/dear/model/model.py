@@ -1,7 +1,7 @@
-"""The one thing that the rest of the house holds: a frozen CLIP, a method and a list of classes.
+"""`Model`: a frozen CLIP, a method and a class list in one object. All other packages work with this class only.
 
-`Model` owns what all methods share and none writes itself: class lists and what is kept of them, the exact off-switch,
-prediction, saving. Classes are no state that calls share: `for_classes` gives a light view with the same weights.
+`Model` provides what is the same for all methods: class lists, cached class features, the switch back to plain CLIP,
+prediction and saving. A model never changes its classes: `for_classes` returns a light view with the same weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dear.errors import BackboneError, ClassListError, ConfigError, InputError, 
 from dear.methods.base import Batch, Method, Output, total_of
 from dear.methods.zero_shot import ZeroShot
 from dear.model.artefact import save
-from dear.model.class_cache import Copies, Stamps, concatenated
+from dear.model.class_cache import IdentitySnapshot, ValueSnapshot, concatenated
 from dear.model.export import Baked
 from dear.model.predict import Prediction, predict
 
@@ -47,15 +47,15 @@ class Model(nn.Module):
         chunk: int | None = None,
         companions: Mapping[str, Model] | None = None,
     ) -> None:
-        """Put the three together.
+        """Combine the three.
 
         Args:
             clip: from `dear.load_clip`.
-            method: made for that CLIP.
-            classes: what to tell apart; see `for_classes`.
+            method: a method created for that CLIP.
+            classes: the classes to distinguish; see `for_classes`.
             trained_on: names of the classes that the method is, or will be, trained on.
-            chunk: classes whose features are computed at once, to save memory; by default all.
-            companions: the models named in the method's needs; by default those it was made with.
+            chunk: number of classes whose features are computed at once, to save memory; by default all.
+            companions: the models named in the method's needs; by default those it was created with.
         """
         super().__init__()
         if not isinstance(clip, FrozenClip):
@@ -63,7 +63,7 @@ class Model(nn.Module):
         if not isinstance(method, Method):
             raise ConfigError(f"The method is of type {type(method).__name__}: give a dear.Method made for the CLIP.")
         if classes is not None and not isinstance(classes, ClassList):
-            raise ClassListError("Classes are set by model.for_classes([…]): leave them out here.")
+            raise ClassListError("Classes cannot be set here: use model.for_classes([…]).")
         if chunk is not None:
             whole_number("chunk", chunk, least=1)
         self.clip, self.method = clip, method.to(clip.device)
@@ -71,8 +71,8 @@ class Model(nn.Module):
         self.chunk = chunk
         self.companions: dict[str, Model] = dict(companions or method.companions)
         self.classes = classes.among(self.trained_on) if classes else None
-        self._parts: tuple[Stamps, list[tuple[slice, Any]]] | None = None
-        self._text: tuple[Copies, object, object, Any] | None = None
+        self._parts: tuple[IdentitySnapshot, list[tuple[slice, Any]]] | None = None
+        self._text: tuple[ValueSnapshot, object, object, Any] | None = None
         self._off: list[Model] = []
 
     @property
@@ -95,14 +95,16 @@ class Model(nn.Module):
         descriptions: Mapping[str, Sequence[str]] | None = None,
         chunk: int | None = None,
     ) -> Model:
-        """The same model for other classes: a view that shares every weight and keeps class features of its own.
+        """The same model for other classes: a view that shares all weights but has its own cached class features.
 
-        Classes that the model knows keep their `descriptions` unless others are given.
+        Known classes keep their descriptions unless `descriptions` replaces them.
         """
         known = {**((self.classes.descriptions if self.classes else None) or {}), **(descriptions or {})}
         if not isinstance(classes, ClassList):
             usual = self.classes.template if self.classes else DEFAULT_TEMPLATE
-            dataset = self.classes.dataset if self.classes and not template else None  # its words, like its template
+            dataset = (
+                self.classes.dataset if self.classes and not template else None
+            )  # another template may not fit the data set's own prompts
             classes = class_list(classes, template or usual, dataset=dataset, descriptions=known)
         elif classes.descriptions is None and known:
             classes = classes.with_descriptions(known)
@@ -124,7 +126,7 @@ class Model(nn.Module):
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
-        """Within this context, and for this thread only, the model and its views are plain CLIP, exactly."""
+        """Within this context, in this thread, the model and its views compute exactly what plain CLIP computes."""
         token = _SWITCHED_OFF.set((*_SWITCHED_OFF.get(), self.method))
         try:
             yield
@@ -133,20 +135,20 @@ class Model(nn.Module):
 
     @property
     def is_disabled(self) -> bool:
-        """Whether this thread is within `disabled`."""
+        """Whether this thread is within the context `disabled`."""
         return any(method is self.method for method in _SWITCHED_OFF.get())
 
     def required_classes(self) -> ClassList:
-        """The class list, or a sentence if none has been set."""
+        """The class list; raises `ClassListError` if none is set."""
         if self.classes is None:
             raise ClassListError('No classes are set: use model.for_classes(["cat", "dog"]).')
         return self.classes
 
     def frozen_parts(self) -> list[tuple[slice, Any]]:
-        """What `method.classes` makes of each part of the list, made again if CLIP's weights changed or moved."""
+        """The result of `method.classes` for each part of the list; recomputed if CLIP's weights changed or moved."""
         weights = list(self.clip.parameters())
-        kept = self._parts
-        if kept is None or not kept[0].hold(weights):
+        cached = self._parts
+        if cached is None or not cached[0].matches(weights):
             classes = self.required_classes()
             count = len(classes.names)
             size = self.chunk if self.chunk and self.method.needs.independent else count
@@ -155,23 +157,23 @@ class Model(nn.Module):
                 parts = [
                     (at, self.method.classes(self.clip, classes if len(cuts) == 1 else classes.part(at))) for at in cuts
                 ]
-            kept = self._parts = (Stamps(weights), parts)
-        return kept[1]
+            cached = self._parts = (IdentitySnapshot(weights), parts)
+        return cached[1]
 
     def text(self, batch: Batch | None = None) -> Any:
-        """What `method.text` makes of the classes: anew with gradients, else kept until a tensor changes."""
+        """The result of `method.text` for all classes; without gradients it is cached until a tensor changes."""
         with computing(self.clip.device):
             return self._made_text(batch)
 
     def _made_text(self, batch: Batch | None) -> Any:
         if batch is not None or (torch.is_grad_enabled() and self.method.trained):
             return self._make_text(batch)
-        parts, key, kept = self.frozen_parts(), precision_key(), self._text
+        parts, key, cached = self.frozen_parts(), precision_key(), self._text
         now = [*self.method.parameters(), *self.method.buffers()]
-        if kept is None or kept[1] != key or kept[2] is not parts or not kept[0].hold(now):
+        if cached is None or cached[1] != key or cached[2] is not parts or not cached[0].matches(now):
             with torch.inference_mode(False), torch.no_grad():
-                kept = self._text = (Copies(now), key, parts, self._make_text(None))
-        return kept[3]
+                cached = self._text = (ValueSnapshot(now), key, parts, self._make_text(None))
+        return cached[3]
 
     def _make_text(self, batch: Batch | None) -> Any:
         parts = self.frozen_parts()
@@ -179,13 +181,13 @@ class Model(nn.Module):
         return concatenated(made, [at.stop - at.start for at, _ in parts])
 
     def text_batch(self, batch: Batch | None, at: slice) -> Batch | None:
-        """What a step's batch is to a part of the classes: draws go over classes."""
+        """The batch for a part of the classes: its rows are classes, so that random numbers are made per class."""
         if batch is None:
             return None
         return replace(batch, labels=None, rows=at, size=len(self.required_classes().names))
 
     def class_features(self) -> Tensor:
-        """(C, E) class features of unit length, if the method has one per class."""
+        """(C, E) class features of unit length, for methods that have one feature per class."""
         if self.is_disabled:
             return self.plain().class_features()
         text = self.text()
@@ -204,22 +206,22 @@ class Model(nn.Module):
         plain_images: Tensor | None = None,
         names: Sequence[str] | None = None,
     ) -> States:
-        """What the method reads of images and never changes, by name; or the quantities `names`.
+        """The frozen tensors of images that the method reads, by name; or the tensors `names`.
 
-        A method that reads features alone gets OpenCLIP's own. `plain_images` are the images without augmentation, for
-        names that begin with "plain:".
+        For a method that reads only "feature", OpenCLIP's own code computes it. `plain_images` are the images without
+        augmentation, for names that begin with "plain:".
         """
         names = self.names(training=training) if names is None else names
         own = [name for name in names if ":" not in name or name.startswith("terms:")]
         with torch.no_grad(), computing(self.clip.device):
-            found = {"feature": self.clip.stock_feature(images)} if own == ["feature"] else {}
-            found = found or (self.clip.frozen(images, own) if own else {})
-            for name in (name for name in names if name not in found):
-                found[name] = self._further(name, images, plain_images)
-        return found
+            states = {"feature": self.clip.stock_feature(images)} if own == ["feature"] else {}
+            states = states or (self.clip.frozen(images, own) if own else {})
+            for name in (name for name in names if name not in states):
+                states[name] = self._further(name, images, plain_images)
+        return states
 
     def names(self, *, training: bool = False) -> tuple[str, ...]:
-        """Names of the frozen quantities that the method reads."""
+        """Names of the frozen tensors that the method reads."""
         needs = self.method.needs
         return tuple(dict.fromkeys((*needs.image, *(needs.training if training else ()))))
 
@@ -230,15 +232,15 @@ class Model(nn.Module):
         return self.companion(name).image_features(images)
 
     def companion(self, name: str) -> Model:
-        """The companion that a quantity such as "teacher:image" is of."""
+        """The companion model of a name such as "teacher:image"."""
         companion, _, _ = name.partition(":")
         if companion not in self.companions:
-            raise ConfigError(f"{self.name} needs a companion model called {companion!r}.")
+            raise ConfigError(f"{self.name} needs a companion model {companion!r}: pass it in companions=….")
         return self.companions[companion]
 
     @torch.no_grad()
     def image_features(self, images: Tensor) -> Tensor:
-        """(B, E) unit features of images, by the method's first kind of feature."""
+        """(B, E) features of images, of unit length: the first kind of feature in the method's output."""
         out: Output = self(images)
         return next(iter(out.features.values()))
 
@@ -249,14 +251,14 @@ class Model(nn.Module):
         given: Mapping[str, Tensor] | None = None,
         batch: Batch | None = None,
     ) -> Output:
-        """Classify preprocessed images (B, 3, H, W), or what `states` gave for them; `batch` in training only."""
+        """Classify preprocessed images (B, 3, H, W), or the result of `states`; `batch` is for training only."""
         if self.is_disabled:
             switched_off: Output = self.plain()(images, given=given)
             return switched_off
         with computing(self.clip.device):
             if given is None:
                 if images is None:
-                    raise InputError("The model classifies images, or states of images: give one of them.")
+                    raise InputError("There is nothing to classify: pass images, or given=model.states(images).")
                 image = self.states(images, training=batch is not None)
             else:
                 image = self._completed(given, training=batch is not None)
@@ -265,14 +267,14 @@ class Model(nn.Module):
 
     def _completed(self, given: Mapping[str, Tensor], *, training: bool) -> States:
         if not isinstance(given, Mapping):
-            raise InputError(f"given is of type {type(given).__name__}: give what model.states(images) returned.")
+            raise InputError(f"given is of type {type(given).__name__}: pass the result of model.states(images).")
         names = self.names(training=training)
         known = {name: value for name, value in given.items() if value.shape[0]}
         missing = [name for name in names if name not in known]
         return {**known, **(self.clip.complete(known, missing) if missing else {})}
 
     def loss(self, images: Tensor, labels: Tensor, *, seed: int = 0, step: int = 0) -> dict[str, Tensor]:
-        """The loss of a batch with its terms by name; call `backward` on "total"."""
+        """The loss of a batch ("total", for `backward`) and its terms, by name."""
         self.check_labels(images.shape[0] if isinstance(images, Tensor) else 0, labels)
         batch = Batch(labels, seed, step, None, labels.shape[0])
         with computing(self.clip.device):
@@ -280,7 +282,7 @@ class Model(nn.Module):
             return {"total": total_of(terms), **terms}
 
     def check_labels(self, images: int, labels: Tensor) -> None:
-        """Refuse labels that do not belong to the images and classes."""
+        """Raise `InputError` for labels that do not fit the images or the classes."""
         classes = len(self.required_classes().names)
         if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or tuple(labels.shape) != (images,):
             form = f"{labels.dtype} {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
@@ -292,11 +294,11 @@ class Model(nn.Module):
             )
 
     def readout(self, purpose: str = "default") -> str:
-        """Name of the readout for a purpose: "default", "novel" or "transfer"."""
+        """Name of the method's readout for a purpose: "default", "novel" or "transfer"."""
         return self.method.readouts.get(purpose, self.method.readouts["default"])
 
     def check_readout(self, name: str | None) -> str:
-        """A readout's name, by default that of the default one; others than the method's are refused."""
+        """The name of a readout, by default the method's first; an unknown name raises `ConfigError`."""
         known = list(dict.fromkeys(self.method.readouts.values()))
         if name is None:
             return known[0]
@@ -309,7 +311,7 @@ class Model(nn.Module):
     # What is trained, saved and exported -----------------------------------------------------------------------------
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """Everything that training may change, by name."""
+        """All parameters that training may change, by name."""
         return self.method.trained
 
     def requires_grad_(self, requires_grad: bool = True) -> Model:
@@ -324,15 +326,15 @@ class Model(nn.Module):
         return self
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """What is trained or rewritten; nothing of CLIP."""
+        """The method's parameters and buffers, without CLIP's."""
         return self.method.state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Put back what `state_dict` gave."""
+        """Load the result of `state_dict`."""
         return self.method.load_state_dict(state_dict, strict, assign)
 
     def baked(self) -> Baked:
-        """A module from images to logits with the class features as constants: what is exported."""
+        """The module to export, from images to logits; the class features are constants in it."""
         with torch.no_grad():
             return Baked(self.clip, self.method, self.text(), self.names())
 
@@ -341,11 +343,11 @@ class Model(nn.Module):
         return predict(self, images, classes, **how)
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Save what was trained (not CLIP): config, tensors, files and a card. See `dear.load`."""
+        """Save the adapter (without CLIP): config, tensors, files and a card. Load it with `dear.load`."""
         return save(self, folder, overwrite=overwrite)
 
     def __repr__(self) -> str:
-        """One line instead of CLIP's hundreds."""
+        """One line instead of the module tree."""
         own, frozen = (sum(p.numel() for p in part.parameters()) for part in (self.method, self.clip))
         classes = f", {len(self.classes.names)} classes" if self.classes else ""
         return f"Model({self.name} on {self.clip.name}{classes}, {own:,} parameters beside CLIP's {frozen:,})"

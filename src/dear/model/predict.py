@@ -1,4 +1,4 @@
-"""What images show: class names with probabilities, for files, pictures, arrays or bytes, and any list of classes."""
+"""`predict`: classify files, PIL images, arrays or bytes among any list of classes."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from dear.progress.stages import counting
 PREDICTING = "predicting"
 OnError = Literal["raise", "skip"]
 _PREDICTS = (
-    "Predictions are made for paths, PIL images, bytes of image files, and arrays of pixels: (H, W, 3) of uint8, or "
+    "Images must be paths, PIL images, bytes of image files, or arrays of pixels: (H, W, 3) of uint8, or "
     "tensors (3, H, W) of uint8 or from 0 to 1; preprocessed tensors go to model(images)"
 )
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one image shows."""
+    """The predicted class of one image."""
 
     image: str
-    """The file's path, or the image's place in the list."""
+    """The file's path, or the image's index in the list."""
     label: str
     probability: float
     top: tuple[tuple[str, float], ...]
     """The likeliest classes with their probabilities, likeliest first."""
 
     def __repr__(self) -> str:
-        """One line, whatever was asked for."""
+        """One line, without the other classes."""
         return f"Prediction({self.image}: {self.label} {100 * self.probability:.1f} %)"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values for JSON."""
         return asdict(self)
 
 
 class Classifier(Protocol):
-    """What predicts: a `dear.Model`."""
+    """The interface that `predict` needs: a `dear.Model` has it."""
 
     clip: FrozenClip
 
@@ -65,15 +65,15 @@ class Classifier(Protocol):
         *,
         descriptions: Mapping[str, Sequence[str]] | None = None,
     ) -> Classifier:
-        """The same for other classes."""
+        """The same model for other classes."""
         ...
 
     def required_classes(self) -> ClassList:
-        """The classes it tells apart."""
+        """The model's class list."""
         ...
 
     def check_readout(self, name: str | None) -> str:
-        """The name of a readout that there is."""
+        """A valid readout name."""
         ...
 
 
@@ -91,34 +91,36 @@ def predict(
     progress: bool | Callable[[int, int], None] | None = None,
     on_error: OnError = "raise",
 ) -> list[Prediction]:
-    """Classify images among the model's classes, or among others, seen in training or not.
+    """Classify images among the model's classes, or among any others.
 
     Args:
         model: a trained model.
-        images: one image, or any number of them: paths, PIL images, bytes of image files, arrays (H, W, 3) of uint8, or
+        images: one image or several: paths, PIL images, bytes of image files, arrays (H, W, 3) of uint8, or
             tensors (3, H, W) of uint8 or from 0 to 1.
-        classes: other class names than the model's own.
-        template: the prompt around a class name.
+        classes: class names to use instead of the model's own.
+        template: the prompt template, with {} for the class name.
         descriptions: sentences about classes, for methods that read them: a mapping, or a JSON file.
         readout: name of the method's readout; by default its first.
-        top_k: how many classes to name.
-        batch_size: images that are classified at once.
+        top_k: number of likeliest classes to return per image.
+        batch_size: number of images that are classified at once.
         workers: threads that read images.
-        progress: True for a bar on stderr, or a function of the number of images done and the number of all.
+        progress: True for a progress bar on stderr, or a function of the number of images done and their total.
         on_error: "raise" an `ImageError` for the first image that cannot be read, or "skip" such images with one
-            warning; `Prediction.image` says which image a prediction is of.
+            warning; `Prediction.image` names the image of each prediction.
     """
     if on_error not in get_args(OnError):
         raise ConfigError(f"on_error is {on_error!r}, but can be 'raise' or 'skip'.")
     how: dict[str, Any] = {"readout": readout, "top_k": top_k, "batch_size": batch_size, "workers": workers}
     with watched(counting(progress, PREDICTING)):
-        found = list(stream(model, images, classes, template=template, descriptions=descriptions, **how))
-    bad = [one for one in found if isinstance(one, ImageError)]
+        results = list(stream(model, images, classes, template=template, descriptions=descriptions, **how))
+    bad = [one for one in results if isinstance(one, ImageError)]
     if bad and on_error == "raise":
         raise bad[0]
     if bad:
-        warnings.warn(f"{len(bad)} of {len(found)} images are left out, the first: {bad[0]}", DearWarning, stacklevel=3)
-    return [one for one in found if isinstance(one, Prediction)]
+        warnings.warn(
+            f"{len(bad)} of {len(results)} images are left out, the first: {bad[0]}", DearWarning, stacklevel=3
+        )
+    return [one for one in results if isinstance(one, Prediction)]
 
 
 def stream(
@@ -133,14 +135,14 @@ def stream(
     batch_size: int = 32,
     workers: int = 2,
 ) -> Iterator[Prediction | ImageError]:
-    """As `predict`, one by one as they are made, with an error in the place of an image that cannot be read."""
+    """Like `predict`, but yields one result at a time; an unreadable image gives an `ImageError`."""
     chosen = model.check_readout(readout)
     whole_number("top_k", top_k, least=1)
     listed = image_list(images, _PREDICTS)
     if classes is not None or template is not None or descriptions is not None:
         names = classes if classes is not None else model.required_classes().names
-        told = None if descriptions is None else read_descriptions(descriptions)
-        model = model.for_classes(names, template, descriptions=told)
+        sentences = None if descriptions is None else read_descriptions(descriptions)
+        model = model.for_classes(names, template, descriptions=sentences)
     names = model.required_classes().names
     for part in image_batches(listed, model.clip.preprocess_eval, size=batch_size, workers=workers, what=PREDICTING):
         problems = iter(part.problems)
@@ -148,9 +150,9 @@ def stream(
         if part.images is not None:
             with torch.inference_mode():
                 out = model(part.images.to(model.clip.device))
-                logits = out.readouts.get(chosen, out.logits)  # switched off, a model has one readout
+                logits = out.readouts.get(chosen, out.logits)  # within model.disabled() there is only one readout
                 if not bool(logits.isfinite().all()):
-                    raise InputError("The model's scores are not finite: the adapter is not usable, train it again.")
+                    raise InputError("The model's scores are not finite, so the adapter is unusable: train it again.")
                 scores = dict(zip(part.indices, logits.softmax(dim=1).cpu(), strict=True))
         for index in range(part.start, part.stop):
             if index in scores:

@@ -74,7 +74,7 @@ def test_unknown_readout(model):
 
 
 def test_images_or_states(model):
-    with pytest.raises(InputError, match="give one of them"):
+    with pytest.raises(InputError, match="nothing to classify"):
         model()
 
 
