@@ -22,6 +22,7 @@ from dear.cli import main
 from dear.errors import BackboneError, HubError, RoleMapError, backbone, is_typed, option, setting, typed
 from dear.methods.registry import get_method, list_methods
 from dear.roles.known import shipped_roles
+from dear.storage.locks import mark
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = sorted((ROOT / "src" / "dear").rglob("*.py"))
@@ -269,8 +270,8 @@ def test_an_answer_of_the_hub_is_left_to_the_download(monkeypatch, caplog):
 
 
 def test_commands_speak_to_people_who_type_and_python_to_those_who_write_it(monkeypatch, capsys, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.json").write_text('{"format": "dear-run"}')
+    mark(tmp_path / "run", "run")
+    (tmp_path / "run" / "run.json").touch()
     monkeypatch.setattr(sys, "argv", ["dear", "train", "world-blooms", "--out", str(tmp_path / "run")])
     with pytest.raises(SystemExit):
         main()

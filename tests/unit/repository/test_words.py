@@ -1,5 +1,6 @@
 """What the prose of source and documentation must not contain, and where its links lead."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_docs_lead_to_what_there_is():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "Clone this repository" in readme
-    assert "github.com/dear-vlm" not in readme
     assert "docs/reference/api.md" in readme
     roles = (ROOT / "docs" / "how-to" / "find-roles.md").read_text(encoding="utf-8")
     assert 'pip install -e ".[roles]"' in roles
@@ -49,3 +49,57 @@ def test_no_sentence_of_the_former_kind_is_left():
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "src" / "dear").rglob("*.py"))]
     found = [(str(page), phrase) for page in pages for phrase in NOW if phrase in page.read_text(encoding="utf-8")]
     assert not found
+
+
+THINGS = "(?:word|grid|size|share|folder|list|number|name|image|text|path|file|run|role)s?|UTF|data"
+WORDS = {
+    "told": r"\btold\b",
+    "anew": r"\banew\b",
+    "so many, so much": r"\bso (?:many|much)\b",
+    "is no X": rf"(?<!there )\b(?:is|are) no (?:{THINGS})\b",
+}
+"""Words of another language in English letters; CONTRIBUTING lists what to write instead."""
+SOURCE = sorted((ROOT / "src" / "dear").rglob("*.py"))
+PROSE = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+AT_MOST = {"told": 202, "anew": 19, "so many, so much": 3, "is no X": 18}
+"""Uses left in the source; only ever made smaller."""
+
+
+def uses(word: str, pages: list[Path]) -> list[str]:
+    """Where a word is used: file, line, and the words themselves."""
+    found = []
+    for page in pages:
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            found += [f"{page.relative_to(ROOT)}:{number}: {one[0]}" for one in re.finditer(WORDS[word], line, re.I)]
+    return found
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_words_that_are_not_used(word):
+    found = uses(word, SOURCE)
+    assert len(found) <= AT_MOST[word], "\n".join(found)
+    assert not uses(word, PROSE)
+
+
+def test_the_check_sees_words(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Told so\nmany times anew: this is no folder, so much is no Grid.\nThere is no file; retold foldings.\n"
+    )
+    counts = {word: len(uses(word, [page])) for word in WORDS}
+    assert counts == {"told": 1, "anew": 1, "so many, so much": 1, "is no X": 2}
+    assert uses("told", [page]) == ["page.md:1: Told"]
+
+
+def test_prose_in_source_fits_120_columns():
+    """Code that cannot be split because of a `# type: ignore` or an address may be longer."""
+    for path in SOURCE:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            assert len(line) <= 120 or "# type: ignore" in line or "https://" in line, f"{path}:{number}"
+
+
+def test_no_page_names_an_address_that_does_not_exist():
+    others = [ROOT / name for name in ("pyproject.toml", "mkdocs.yml", "CITATION.cff", "CONTRIBUTING.md")]
+    for page in (*PROSE, *SOURCE, *others):
+        assert "github.com/dear-vlm" not in page.read_text(encoding="utf-8"), page
