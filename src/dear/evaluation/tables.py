@@ -256,7 +256,7 @@ def _reading_notes(summary: Summary) -> list[str]:
     weights = f"weights {section.backbone.weights_sha256[:12]}…"
     clip = ", ".join(filter(None, (section.backbone.name, section.backbone.pretrained, weights)))
     seeds = {seed for values in summary.values.values() for seed in values}
-    spread = "mean ± sample standard deviation over seeds" if len(seeds) > 1 else "of one seed: no spread is known"
+    spread = "mean ± sample standard deviation over seeds" if len(seeds) > 1 else "of one seed: the spread is unknown"
     notes = [f"Backbone: {clip}.", f"Top-1 accuracy in per cent, {spread}."]
     if section.protocol == "base-to-novel":
         notes.append(

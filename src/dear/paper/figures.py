@@ -1,4 +1,4 @@
-"""The paper's figures, its table of roles and the ablations, from results and measurements. Pure but for pictures."""
+"""Builds the paper's figures, its table of roles and the ablations from results and measurements."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def few_shot_section(experiment: Experiment, results: Sequence[CellResult]) -> P
             lines[NAMES[ZERO_SHOT]] = [plain.mean] * len(shots)
         name, title = ("figure-4", "Average") if data is None else (f"figure-5-{data}", data)
         width, height = (440, 270) if data is None else (308, 230)
-        drawn = line_chart(
+        chart = line_chart(
             title, shots, lines, x_title="shots per class", y_title="accuracy, %", width=width, height=height
         )
-        figures.append(Figure(name, f"Few-shot learning: {title}", svg=drawn))
+        figures.append(Figure(name, f"Few-shot learning: {title}", svg=chart))
     table = Table(
         ("data", NAMES[ZERO_SHOT], *(f"{shot} shot{'' if shot == '1' else 's'}" for shot in shots)), tuple(rows)
     )
     notes = (
         percent_note(experiment, results),
         "Over all classes, by fusion. Plain CLIP is not trained.",
-        "The paper shows curves without numbers, so there are none to put beside these.",
+        "The paper shows curves without numbers, so there are none to compare with.",
         *state_notes(experiment, results),
     )
     return PageSection(
@@ -151,7 +151,7 @@ def _fusion_says(stats: dict[str, list[Stat]], kinds: Sequence[str], sets: Sets)
 
 
 def retrieval_section(experiment: Experiment, retrieval: Retrieval, gallery: Gallery) -> PageSection:
-    """Figure 3: searches by each kind of feature, and how often what is found shares each property."""
+    """Figure 3: searches by each kind of feature, and the share of results with the query's properties."""
     rows: list[tuple[Value, ...]] = [
         (f"by {kind}", *values) for kind, values in zip(retrieval.kinds, retrieval.precision, strict=True)
     ]
@@ -172,7 +172,7 @@ def retrieval_section(experiment: Experiment, retrieval: Retrieval, gallery: Gal
         f"{retrieval.images:,} images, each searched among all the others, by the features of one adapter (first "
         f"seed, 16 shots of all classes).",
         "A green frame: shares the attribute of its row with the query.",
-        "The paper shows pictures only, so there are no numbers to put beside these.",
+        "The paper shows pictures only, so there are no numbers to compare with.",
     )
     return PageSection(experiment.key, experiment.title, (table,), figures, _retrieval_says(retrieval), notes)
 
@@ -188,10 +188,10 @@ def _retrieval_says(retrieval: Retrieval) -> tuple[str, ...]:
         mine = values[retrieval.kinds.index(name)]
         if all(mine > value for kind, value in zip(retrieval.kinds, values, strict=True) if kind != name):
             best.append(name)
-    told = f" ({', '.join(best)})" if best else ""
+    names = f" ({', '.join(best)})" if best else ""
     return (
         f"The paper's pictures suggest that an attribute's feature finds images alike in that attribute; here an "
-        f"attribute's own feature finds it better than every other feature for {len(best)} of {len(own)}{told}.",
+        f"attribute's own feature finds it better than every other feature for {len(best)} of {len(own)}{names}.",
     )
 
 
@@ -209,7 +209,7 @@ def _contact_sheet(kinds: Sequence[str], query: int, found: Sequence[Sequence[in
 
 
 def roles_section(experiment: Experiment, roles: RoleMap, published: RoleMap) -> PageSection:
-    """Supplement, Table 2: how many heads have each role here and in the paper, and every head with its phrases."""
+    """Supplement, Table 2: the number of heads per role here and in the paper, and every head with its phrases."""
     rows = []
     for name in (*(f"core: {attribute}" for attribute in published.attributes), *_OTHER_ROLES):
         ours, theirs = _counts(roles)[name], _counts(published)[name]
@@ -235,9 +235,9 @@ def roles_section(experiment: Experiment, roles: RoleMap, published: RoleMap) ->
         f"In the paper every core attribute has heads of its own; here {len(there)} of {len(published.attributes)} "
         f"have: {', '.join(there) or 'none'}.",
     )
-    drawn = Figure("supplement-table-2", "Roles of heads", svg=role_chart("Roles of heads", roles))
+    figure = Figure("supplement-table-2", "Roles of heads", svg=role_chart("Roles of heads", roles))
     notes = (f"Role map: {roles.provenance.source}.", "The paper's counts are of layers 9 to 12 of ViT-B/16.")
-    return PageSection(experiment.key, experiment.title, tables, (drawn,), says, notes)
+    return PageSection(experiment.key, experiment.title, tables, (figure,), says, notes)
 
 
 _OTHER_ROLES = ("generalization", "mixed", "other specialized")
@@ -250,13 +250,18 @@ def _counts(roles: RoleMap) -> Counter[str]:
 
 
 def ablation_result_section(experiment: Experiment, ablation: Ablation) -> PageSection:
-    """Supplement, A.3: what the heads of an attribute, whole layers and single heads cost when mean-ablated."""
+    """Supplement, A.3: the cost of mean-ablating the heads of an attribute, whole layers and single heads."""
     tasks = ablation.tasks
     groups: list[tuple[Value, ...]] = [("nothing (accuracy)", *(100 * value for value in ablation.base))]
     for group in ablation.groups:
         groups.append((f"{group.removed.what} removed", *(f"{-100 * drop + 0.0:+.1f}" for drop in group.removed.drops)))
         pairs = zip(group.random_means, group.random_spreads, strict=True)
-        groups.append(("— as many at random", *(f"{-100 * mean + 0.0:+.1f} ± {100 * std:.1f}" for mean, std in pairs)))
+        groups.append(
+            (
+                "— the same number of random heads",
+                *(f"{-100 * mean + 0.0:+.1f} ± {100 * std:.1f}" for mean, std in pairs),
+            )
+        )
     layers: list[tuple[Value, ...]] = [
         (drop.what, *(f"{-100 * one + 0.0:+.1f}" for one in drop.drops)) for drop in ablation.layers
     ]
@@ -272,9 +277,9 @@ def ablation_result_section(experiment: Experiment, ablation: Ablation) -> PageS
         Figure("mean-ablation-heads", "Cost of a head", svg=_head_costs(ablation)),
     )
     notes = (
-        f"Zero-shot accuracy in per cent on {ablation.images:,} images; changes in points, so what hurts is negative. "
-        f"Random heads: {ablation.draws} draws from the same layers, mean ± standard deviation.",
-        "The direct effect on the embedding: later layers still see what was removed. The paper prints no numbers.",
+        f"Zero-shot accuracy in per cent on {ablation.images:,} images; changes in points, so a loss is negative. "
+        f"Random heads: {ablation.draws} samples from the same layers, mean ± standard deviation.",
+        "This is the direct effect on the embedding: later layers still see the original. The paper prints no numbers.",
     )
     return PageSection(experiment.key, experiment.title, tables, figures, _ablation_says(ablation), notes)
 
@@ -306,6 +311,6 @@ def _ablation_says(ablation: Ablation) -> tuple[str, ...]:
             place = ablation.tasks.index(group.attribute)
             if all(group.removed.drops[place] > drop for i, drop in enumerate(group.removed.drops) if i != place):
                 hit.append(group.attribute)
-        told = f" ({', '.join(hit)})" if hit else ""
-        says.append(f"Removing an attribute's heads hurts that attribute most for {len(hit)} of {len(own)}{told}.")
+        names = f" ({', '.join(hit)})" if hit else ""
+        says.append(f"Removing an attribute's heads hurts that attribute most for {len(hit)} of {len(own)}{names}.")
     return tuple(says)

@@ -1,4 +1,4 @@
-"""Beside the paper's fusion weights: how much the heads of each role should count, by role gains, for each data set."""
+"""The section on role gains: the learned importance of the heads of each role, by data set (not in the paper)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dear.roles.rolemap import CORE_ATTRIBUTES
 
 
 def gains_section(experiment: Experiment, results: Sequence[CellResult]) -> PageSection:
-    """Gains by data set, and what they are worth: base, novel and harmonic mean beside plain CLIP's."""
+    """Gains by data set, and the accuracies that they give compared with plain CLIP's."""
     by_data: dict[str, list[CellResult]] = {}
     for cell in results_of(experiment, results):
         if cell.weights:
@@ -34,17 +34,21 @@ def gains_section(experiment: Experiment, results: Sequence[CellResult]) -> Page
     figure = Figure("role-gains", title, svg=heat_chart(title, titles, kinds, means, digits=2, middle=1.0))
     rows: list[tuple[Value, ...]] = [(data, *row) for data, row in stats.items()]
     tables = (
-        Table(("data", *kinds), tuple(rows), title="Gain of the heads of each role and concept, and of all else"),
+        Table(
+            ("data", *kinds),
+            tuple(rows),
+            title="Gain of the heads of each role and concept, and of the rest of the feature",
+        ),
         _worth(by_data),
     )
     seeds = max(len(found) for found in by_data.values())
     notes = (
         f"One factor for what the heads of each role add to the image feature, fitted on 16 shots of the base classes, "
         f"{'one seed' if seeds == 1 else f'mean over {seeds} seeds'}. Gains below 1 in all groups only "
-        f"make answers less sure; what counts is how they differ.",
-        "A group that says little about the classes keeps a gain near 1, where the pull holds it: a larger gain "
-        "than others is no proof that the set is about it.",
-        "A method of this project: the paper has nothing of the kind.",
+        f"make answers less certain; only their differences matter.",
+        "Regularisation pulls the gain of an uninformative group towards 1, so a larger gain than others is not a "
+        "proof that the data set is about this attribute.",
+        "A method of this project: the paper has no counterpart.",
         *state_notes(experiment, results),
     )
     return PageSection(experiment.key, experiment.title, tables, (figure,), _says(stats, kinds), notes)
@@ -62,19 +66,19 @@ def _worth(by_data: dict[str, list[CellResult]]) -> Table:
 
     head = ("data", *(f"{readout}, {what}" for readout in ("plain", "gains") for what in ("base", "novel", "HM")))
     rows = ((data, *scores(found, "plain"), *scores(found, "gains")) for data, found in by_data.items())
-    return Table(head, tuple(rows), title="What that is worth, top-1 in per cent")
+    return Table(head, tuple(rows), title="Accuracy with these gains, top-1 in per cent")
 
 
 def _says(stats: dict[str, list[Stat]], kinds: Sequence[str]) -> tuple[str, ...]:
-    attributes = [place for place, kind in enumerate(kinds) if kind in CORE_ATTRIBUTES]
+    attributes = [index for index, kind in enumerate(kinds) if kind in CORE_ATTRIBUTES]
     if not attributes:
         return ()
-    largest = {data: kinds[max(attributes, key=lambda place: row[place].mean)] for data, row in stats.items()}
-    told = ", ".join(f"{data} {name}" for data, name in largest.items())
-    says = [f"The attribute with the largest gain: {told}."]
+    largest = {data: kinds[max(attributes, key=lambda index: row[index].mean)] for data, row in stats.items()}
+    listed = ", ".join(f"{data} {name}" for data, name in largest.items())
+    says = [f"The attribute with the largest gain: {listed}."]
     if textures := next((data for data in stats if "DTD" in paper_titles(data)), None):
         says.append(
-            f"The paper reads from its fusion weights that texture counts most on DTD: on {textures} the largest gain "
-            f"of an attribute is that of {largest[textures]}. So by gains: {yes(largest[textures] == 'texture')}."
+            f"The paper concludes from its fusion weights that texture matters most on DTD: on {textures} the largest "
+            f"gain is that of {largest[textures]}. The gains agree: {yes(largest[textures] == 'texture')}."
         )
     return tuple(says)

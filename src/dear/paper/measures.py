@@ -1,4 +1,4 @@
-"""What the paper shows beside its grids: search by attribute, and ablations. Measured once, kept as JSON.
+"""Measurements of the paper besides its grids: search by attribute, and ablations; results are cached as JSON.
 
 Shapes: N images, G kinds of features, E joint embedding.
 """
@@ -37,19 +37,19 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Gallery:
-    """Images to search and to ablate on, and the tasks (what each shows, one prompt per value) known of them."""
+    """Images for searches and ablations, with their tasks: the labels of each image, and one prompt per label."""
 
     images: ImageList
     tasks: tuple[Task, ...]
     mark: str
-    """Changes where the images change."""
+    """A text that changes if the images change."""
 
 
 def world_gallery(count: int) -> Gallery:
     """Held-out scenes of the world with their five attributes."""
     images, tasks = tasks_from(WORLD, "{}", count)
-    kept = ImageList(images.names, lambda index: images.open(index).convert("RGB"))
-    return Gallery(kept, tuple(tasks), f"renderer {RENDERER_VERSION}, {count} held-out scenes")
+    rgb_images = ImageList(images.names, lambda index: images.open(index).convert("RGB"))
+    return Gallery(rgb_images, tuple(tasks), f"renderer {RENDERER_VERSION}, {count} held-out scenes")
 
 
 def dataset_gallery(dataset: Dataset, count: int) -> Gallery:
@@ -74,7 +74,7 @@ def precision_at(features_NE: Tensor, values_N: Tensor, k: int) -> float:
 
 
 def chance_of(values_N: Tensor) -> float:
-    """Per cent of the other images that share an image's value, on average: what picking blindly finds."""
+    """Per cent of the other images that share an image's value, on average: the precision of random picks."""
     count = len(values_N)
     same = values_N.bincount().double()
     return 100 * float((same * (same - 1)).sum() / (count * (count - 1))) if count > 1 else 0.0
@@ -82,7 +82,7 @@ def chance_of(values_N: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Retrieval:
-    """How well each kind of feature finds images that share each property, and a few searches to look at."""
+    """The precision of each kind of feature for each property, and a few example searches."""
 
     images: int
     k: int
@@ -92,7 +92,7 @@ class Retrieval:
     """One row per kind of feature, one column per property."""
     chance: tuple[float, ...]
     searches: tuple[tuple[int, tuple[tuple[int, ...], ...]], ...]
-    """A query image, and what each kind of feature finds for it."""
+    """A query image, and its results by each kind of feature."""
 
 
 @torch.inference_mode()
@@ -128,8 +128,8 @@ def measure_retrieval(model: Model, gallery: Gallery, *, workers: int = 2) -> Re
     )
 
 
-def kept_retrieval(path: Path, model: Model, gallery: Gallery, *, workers: int = 2) -> Retrieval:
-    """Read what was measured before, or measure and keep it."""
+def cached_retrieval(path: Path, model: Model, gallery: Gallery, *, workers: int = 2) -> Retrieval:
+    """Return the cached measurement, or measure and cache it."""
     mark = sha256(json.dumps([VERSION, model_hash(model), gallery.mark, NEIGHBOURS, QUERIES, SHOWN]).encode())
     if (before := _read(path, mark)) is not None:
         return Retrieval(**{name: _tuples(value) for name, value in before.items()})
@@ -138,8 +138,8 @@ def kept_retrieval(path: Path, model: Model, gallery: Gallery, *, workers: int =
     return found
 
 
-def kept_ablation(path: Path, clip: FrozenClip, roles: RoleMap, gallery: Gallery, *, workers: int = 2) -> Ablation:
-    """Read what was measured before, or mean-ablate heads and layers and keep what it costs."""
+def cached_ablation(path: Path, clip: FrozenClip, roles: RoleMap, gallery: Gallery, *, workers: int = 2) -> Ablation:
+    """Return the cached ablation, or mean-ablate heads and layers and cache the costs."""
     mark = sha256(json.dumps([VERSION, clip.weights_sha256, roles.to_json(), gallery.mark]).encode())
     if (before := _read(path, mark)) is not None:
         return _ablation(before)
@@ -182,7 +182,7 @@ def _tuples(value: Any) -> Any:
 
 
 def _read(path: Path, mark: str) -> dict[str, Any] | None:
-    """What a file holds, if it is whole and of the same measurement."""
+    """The content of a file, if it is complete and belongs to the same measurement."""
     try:
         content = documents.parse(read_regular(path), where=str(path), what="a measurement", error=DataError)
     except (OSError, DataError):

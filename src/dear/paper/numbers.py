@@ -1,4 +1,4 @@
-"""The paper's numbers beside ours, and whether its orderings appear in ours. Pure functions."""
+"""Looks up the paper's numbers for our tables, and checks whether the paper's orderings appear in our results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUANTITIES: tuple[Quantity, ...] = ("base", "novel", "hm")
 
 @cache
 def stands_for(name: str) -> tuple[str, ...]:
-    """The paper's data sets that a data set stands for: itself, where it is one of them."""
+    """The paper's data sets that a data set represents: itself, if it is one of them."""
     if name not in DATASETS:
         return (name,)
     by_title = {one.title: one.name for one in declarations().values()}
@@ -46,7 +46,7 @@ def paper_value(row: PublishedRow | None, data: Sequence[str], quantity: str) ->
 
 
 def paper_text(row: PublishedRow | None, data: Sequence[str], quantity: str) -> str:
-    """That number as text; a harmonic mean that does not follow is followed by the computed one in brackets."""
+    """That number as text; if a printed harmonic mean is inconsistent, the computed one is added in brackets."""
     value = paper_value(row, data, quantity)
     if row is None or value is None:
         return ""
@@ -59,7 +59,7 @@ def paper_text(row: PublishedRow | None, data: Sequence[str], quantity: str) -> 
 
 
 def average_text(table: str, row: PublishedRow | None, averaged: Sequence[str], quantity: str) -> str:
-    """The paper's average; its mean over the same data sets, marked, where ours goes over fewer of the paper's."""
+    """The paper's average, or its mean over the same data sets, marked with a star, if ours has fewer of them."""
     value, same = average_value(table, row, averaged, quantity)
     if value is None:
         return ""
@@ -70,8 +70,8 @@ def average_value(
     table: str, row: PublishedRow | None, averaged: Sequence[str], quantity: str
 ) -> tuple[float | None, bool]:
     """The number of `average_text`, and whether it is the printed average."""
-    ours_are_drawn = all(name in DATASETS for name in averaged)
-    if ours_are_drawn or set(averaged) == set(data_sets(published_table(table).protocol)) or _only_average(row):
+    ours_are_rendered = all(name in DATASETS for name in averaged)
+    if ours_are_rendered or set(averaged) == set(data_sets(published_table(table).protocol)) or _only_average(row):
         return paper_value(row, [AVERAGE], quantity), True
     if quantity == "hm":
         base, novel = (paper_value(row, averaged, one) for one in ("base", "novel"))
@@ -84,23 +84,24 @@ def _only_average(row: PublishedRow | None) -> bool:
 
 
 def verdict(what: str, ours: Mapping[str, Stat | None], papers: Mapping[str, float | None]) -> str:
-    """One sentence: the paper's order, ours, and whether they are the same."""
+    """A sentence with the paper's order, our order, and whether they are the same."""
     known = {name: value for name, value in papers.items() if value is not None}
     if len(known) < 2:
         return ""
     order = sorted(known, key=lambda name: -known[name])
-    told = _chain([(name, known[name]) for name in order])
+    printed_order = _chain([(name, known[name]) for name in order])
     if any(ours.get(name) is None for name in order):
-        return f"{what}: the paper's order is {told}; not all of it has been computed here."
+        return f"{what}: the paper's order is {printed_order}; not all of it has been computed here."
     stats = {name: cast(Stat, ours[name]) for name in order}
     here = _chain([(name, stats[name].mean) for name in sorted(order, key=lambda one: -stats[one].mean)])
     pairs = [(a, b) for a, b in combinations(order, 2) if known[a] > known[b]]
     if not pairs:
-        return f"{what}: the paper prints the same number for all, {told}; here it is {here}."
-    holds = all(stats[a].mean > stats[b].mean for a, b in pairs)
+        return f"{what}: the paper prints the same number for all, {printed_order}; here it is {here}."
+    same_order = all(stats[a].mean > stats[b].mean for a, b in pairs)
     close = [f"{a} and {b}" for a, b in pairwise(order) if known[a] > known[b] and _close(stats[a], stats[b])]
     hedge = f" Within the spread over seeds: {'; '.join(close)}." if close else ""
-    return f"{what}: the paper has {told}; here it is {here}. The paper's order appears here: {yes(holds)}.{hedge}"
+    agreement = f"The paper's order appears here: {yes(same_order)}.{hedge}"
+    return f"{what}: the paper has {printed_order}; here it is {here}. {agreement}"
 
 
 def _chain(ordered: Sequence[tuple[str, float]]) -> str:
@@ -111,19 +112,19 @@ def _chain(ordered: Sequence[tuple[str, float]]) -> str:
     return text
 
 
-def yes(holds: bool) -> str:
-    """A plain word."""
-    return "yes" if holds else "no"
+def yes(same_order: bool) -> str:
+    """ "yes" or "no"."""
+    return "yes" if same_order else "no"
 
 
 def _close(one: Stat, other: Stat) -> bool:
-    """Whether two means are nearer than their spread; one seed has none."""
+    """Whether two means differ by at most their standard deviation, if it is known."""
     known = [stat.std for stat in (one, other) if stat.std is not None]
     return bool(known) and abs(one.mean - other.mean) <= max(known)
 
 
 def does_not_follow(table: str, data: Sequence[str]) -> bool:
-    """Whether a printed harmonic mean among these does not follow from base and novel."""
+    """Whether one of these printed harmonic means is inconsistent with base and novel."""
     rows = published_table(table).rows
     printed: list[Printed] = [row.scores[name] for row in rows for name in data if name in row.scores]
     return any(not one.hm_follows for one in printed)

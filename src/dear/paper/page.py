@@ -1,4 +1,4 @@
-"""The report of a whole paper: one page, one Markdown file per table, one file per figure, and everything as JSON."""
+"""Writes the report of a paper: one page, one Markdown file per table, one file per figure, and all numbers as JSON."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class PaperResults(Document, OpenRecord):
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything a report is made from; what has not been computed yet is not there."""
+    """The data of a report; fields that have not been computed yet are None or empty."""
 
     kind: Kind
     sets: Sets
     experiments: tuple[Experiment, ...]
     results: Sequence[CellResult]
     setting: str
-    """One sentence: how everything was trained."""
+    """A sentence on how everything was trained."""
     roles: RoleMap | None = None
     retrieval: Retrieval | None = None
     ablation: Ablation | None = None
     gallery: Gallery | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
-    """Data sets that are not there, and how to get them."""
+    """Missing data sets, and how to get them."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Methods that could not be run, and why."""
 
@@ -97,7 +97,7 @@ def _section(found: Findings, one: Experiment) -> PageSection:
 
 
 def write_paper(out: Path, found: Findings) -> None:
-    """Write the page, the tables, the figures and the JSON; the same findings always give the same bytes."""
+    """Write the page, tables, figures and JSON; the same findings always give the same bytes."""
     parts = make_sections(found)
     try:
         for folder in (TABLES, FIGURES):
@@ -113,13 +113,13 @@ def write_paper(out: Path, found: Findings) -> None:
 
 
 def page_html(found: Findings, parts: Sequence[PageSection]) -> str:
-    """The page as text; it needs no other file and no network."""
-    title = {"mini": "DeAR on the world: the mini paper", "full": "DeAR: the paper's tables and figures again"}
+    """Return the page as one self-contained HTML file."""
+    title = {"mini": "DeAR on the world: the mini paper", "full": "DeAR: the paper's tables and figures, reproduced"}
     intro = [_INTRO[found.kind], *_state(found)]
     missing = [
         PageSection(
             "missing",
-            "Data sets that are not there",
+            "Missing data sets",
             tables=(Table(("data", "how to get it"), tuple(found.missing.items()), words=2),),
         )
     ]
@@ -132,11 +132,11 @@ def page_html(found: Findings, parts: Sequence[PageSection]) -> str:
 
 
 _INTRO = {
-    "mini": "Every table and figure of the paper, computed on drawn data sets that stand in for its photographs, with "
-    "a CLIP that was trained on drawings. The paper's own numbers stand in the shaded columns: they are of ViT-B/16 on "
-    "photographs, so orders can be compared and levels cannot.",
-    "full": "Every table and figure of the paper, as far as its data sets are there. The paper's own numbers stand in "
-    "the shaded columns.",
+    "mini": "Every table and figure of the paper, computed on rendered data sets that replace its photographs, with a "
+    "CLIP that was trained on rendered images. The shaded columns are the paper's numbers, for ViT-B/16 on "
+    "photographs: orders can be compared with them, levels cannot.",
+    "full": "Every table and figure of the paper, as far as its data sets are available. The shaded columns are the "
+    "paper's numbers.",
 }
 
 
@@ -167,7 +167,7 @@ def results_json(found: Findings, parts: Sequence[PageSection]) -> str:
 
 
 def _cell_json(cell: CellResult) -> dict[str, Any]:
-    """What a cell found, without what depends on the machine's speed."""
+    """The result of a cell, without values that depend on the machine's speed."""
     names = {"protocol", "method", "variant", "data", "seed", "shots", "readouts", "weights", "skipped"}
     plain = cell.model_dump(mode="json", include=names)
     shown = {"data", "half", "accuracy", "images", "unreadable"}

@@ -1,4 +1,4 @@
-"""The whole paper as plain data: which cells each of its tables and figures needs, on the world or on the real sets."""
+"""The plan of the paper: the cells that each table and figure needs, on the embedded world or on the real data sets."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from dear.world.catalog import DATASETS
 
 SHOTS = 16
 ALSO = {"figure-5": "figure-4"}
-"""Parts of the paper that are made together with another."""
+"""Figures that are made together with another one."""
 FEW_SHOTS = (1, 2, 4, 8, 16)
 MASKS = ("all_generalization", "all_mixed")
 LOSSES: tuple[dict[str, Any], ...] = ({"lambda_reg": 0, "lambda_fusion": 0}, {"lambda_fusion": 0})
 THRESHOLDS = (10, 20, 30, 40)
 ATTRIBUTE_COUNTS = (3, 7)
 ALWAYS = ("zero_shot", "dear")
-"""The methods that every paper is about."""
+"""The methods that every report includes."""
 WITH_ROLES = ("dear", "role_gains")
-"""The methods that a role map is for."""
+"""The methods that use a role map."""
 PRINTED = ("base-to-novel", "cross-dataset", "domain")
 """The paper's tables of several methods."""
 
 
 @dataclass(frozen=True)
 class Sets:
-    """The data sets of a paper: those of its Table 2, the one that stands for ImageNet, and its shifted variants."""
+    """The data sets of a paper: those of Table 2, the one that represents ImageNet, and its shifted variants."""
 
     learned: tuple[str, ...]
     source: str
@@ -45,7 +45,7 @@ class Sets:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """What is learned, without the source."""
+        """The data sets of Table 2 without the source."""
         return tuple(name for name in self.learned if name != self.source)
 
 
@@ -63,19 +63,19 @@ FULL = Sets(
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure: the cells it needs, what had to be left out, and why nothing of it can run."""
+    """One table or figure: the cells that it needs, the missing data sets, and why it cannot run (or "")."""
 
     key: str
     title: str
     cells: tuple[Cell, ...] = ()
     lacks: tuple[str, ...] = ()
-    """Data sets that are not there."""
+    """Data sets that are missing."""
     blocked: str = ""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything: seeds, shots of the few-shot curves, choices that all cells share."""
+    """The extent of a paper: seeds, shots of the few-shot curves, methods, and the role map of all cells."""
 
     seeds: tuple[int, ...] = (1, 2, 3)
     few_shots: tuple[int, ...] = FEW_SHOTS
@@ -85,7 +85,7 @@ class Scale:
     methods: tuple[str, ...] = ALWAYS
     """Methods of Tables 2 to 4: plain CLIP, DeAR and perhaps others."""
     as_printed: bool = False
-    """Of the others, each table has only those that the paper's own table names."""
+    """Whether each table has only those other methods that the paper's own table lists."""
 
     def others(self, table: str) -> list[str]:
         """The methods of a table besides plain CLIP and DeAR."""
@@ -94,12 +94,12 @@ class Scale:
 
 
 def plan_paper(sets: Sets, scale: Scale | None = None, present: Iterable[str] | None = None) -> tuple[Experiment, ...]:
-    """Every table and figure in the paper's order; equal cells are equal objects, so that they are computed once."""
+    """Plan every table and figure in the paper's order; shared cells are equal objects and are computed once."""
     scale = scale or Scale()
     there = frozenset(sets.all if present is None else present)
     learned = [name for name in sets.learned if name in there]
-    none = "" if learned else "none of the data sets is there"
-    no_source = "" if sets.source in there else f"{sets.source} is not there"
+    none = "" if learned else "all of its data sets are missing"
+    no_source = "" if sets.source in there else f"{sets.source} is missing"
     lacks = tuple(name for name in sets.learned if name not in there)
     adapted = _base_to_novel(learned, scale)
     plain = _base_to_novel(learned, scale, method="zero_shot")
@@ -141,7 +141,7 @@ def plan_paper(sets: Sets, scale: Scale | None = None, present: Iterable[str] | 
 
 
 def chosen(experiments: Sequence[Experiment], only: Sequence[str] | None) -> tuple[Experiment, ...]:
-    """The experiments that were asked for by their keys, in the paper's order; None: all."""
+    """Select experiments by their keys, in the paper's order; None selects all."""
     known = [one.key for one in experiments]
     wanted = {ALSO.get(key, key) for key in only or known}
     for key in sorted(wanted - set(known)):
@@ -150,7 +150,7 @@ def chosen(experiments: Sequence[Experiment], only: Sequence[str] | None) -> tup
 
 
 def methods_of_the_paper() -> tuple[str, ...]:
-    """Every method that the paper's Tables 2 to 4 name and that is there."""
+    """Every registered method that the paper's Tables 2 to 4 list."""
     named = (row.method for table in PRINTED for row in published_table(table).rows)
     there = list_methods()
     return tuple(dict.fromkeys((*ALWAYS, *(name for name in named if name in there))))
@@ -165,18 +165,18 @@ def cells_by_protocol(experiments: Iterable[Experiment]) -> dict[Protocol, list[
 
 
 def identity(one: Cell | CellResult) -> tuple[str, str, str, str, int, int]:
-    """What a cell and its result have in common."""
+    """The key that a cell and its result share."""
     return one.protocol, one.method, one.variant, one.data, one.seed, one.shots
 
 
 def results_of(experiment: Experiment, results: Iterable[CellResult]) -> list[CellResult]:
-    """The results of an experiment's cells, as many as there are."""
+    """The available results of an experiment's cells."""
     found = {identity(result): result for result in results}
     return [found[identity(cell)] for cell in experiment.cells if identity(cell) in found]
 
 
 def steps_of(cell: Cell, epochs: int, batch: int = 16) -> int:
-    """How many updates a cell's training takes, where each class has as many images as are asked for."""
+    """Number of training steps of a cell, if each class has enough images for its shots."""
     recipe = get_method(cell.method).recipe
     if not recipe.epochs and not recipe.steps_per_shot:  # it looks at its images once
         return 0
@@ -212,7 +212,7 @@ def _transfer(
     found = [name for name in targets if name in there]
     if sets.source in lacks or not found:
         absent = sets.source if sets.source in lacks else "each of its targets"
-        return Experiment(key, title, lacks=lacks, blocked=f"{absent} is not there")
+        return Experiment(key, title, lacks=lacks, blocked=f"{absent} is missing")
     cells: list[Cell] = []
     for method in ("zero_shot", *scale.others(protocol), "dear"):
         cells += _cells(protocol, found, scale, method, (SHOTS,), scale.seeds, source=sets.source)
@@ -233,8 +233,8 @@ def _cells(
     """Cells of one method; nothing is random in plain CLIP, so one seed is enough for it."""
     if not data:
         return []
-    told = {"roles": scale.roles} if scale.roles and method in WITH_ROLES else {}
-    chosen = {name: [value] for name, value in {**told, **(choices or {})}.items()}
+    shared = {"roles": scale.roles} if scale.roles and method in WITH_ROLES else {}
+    chosen = {name: [value] for name, value in {**shared, **(choices or {})}.items()}
     seeds = seeds[:1] if method == "zero_shot" else seeds
     return make_cells(protocol, data, methods=[method], seeds=seeds, shots=shots, source=source, choices=chosen)
 

@@ -26,7 +26,7 @@ from dear.methods.dear.roles import roles_for
 from dear.methods.recipe import Case, RecipeName, resolve
 from dear.methods.registry import get_method
 from dear.model.load import load
-from dear.paper.measures import Gallery, dataset_gallery, kept_ablation, kept_retrieval, world_gallery
+from dear.paper.measures import Gallery, cached_ablation, cached_retrieval, dataset_gallery, world_gallery
 from dear.paper.page import FIGURES, PAGE, RESULTS, TABLES, Findings, Kind, write_paper
 from dear.paper.plan import (
     ALWAYS,
@@ -350,13 +350,13 @@ def _measured(order: Order, clip: FrozenClip, roles: RoleMap, found: Findings, s
     folder = order.out / MEASURES
     if "mean-ablation" in runs:
         say(f"mean-ablation on {len(gallery.images):,} images")
-        ablation = kept_ablation(folder / "ablation.json", clip, roles, gallery, workers=order.workers)
+        ablation = cached_ablation(folder / "ablation.json", clip, roles, gallery, workers=order.workers)
         found = replace(found, ablation=ablation)
     if "figure-3" in runs:
         say(f"searches among {len(gallery.images):,} images")
         cell = runs["figure-3"].cells[0]
         model = load(order.setting(cell.protocol).out / RUNS / cell.slug, clip)
-        retrieval = kept_retrieval(folder / "retrieval.json", model, gallery, workers=order.workers)
+        retrieval = cached_retrieval(folder / "retrieval.json", model, gallery, workers=order.workers)
         found = replace(found, retrieval=retrieval, gallery=gallery)
     return found
 

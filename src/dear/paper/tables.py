@@ -1,4 +1,4 @@
-"""The paper's tables from the results of cells, with its numbers beside ours. Pure functions."""
+"""Builds the paper's tables from the results of cells, with the paper's numbers beside ours."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ ZERO_SHOT, DEAR = Row("zero_shot", ""), Row("dear", "")
 NAMES = {ZERO_SHOT: "CLIP, zero-shot", DEAR: "DeAR"}
 HEADS = {"base": "base", "novel": "novel", "hm": "HM"}
 PERCENT = "Top-1 accuracy in per cent, mean ± sample standard deviation over seeds."
-ONE_SEED = "Top-1 accuracy in per cent, of one seed: no spread is known."
-HM_NOTE = "HM is computed for each seed; in the average it is that of the seed's average base and novel accuracy."
-BRACKETS = "[In brackets]: the HM that the paper's own base and novel give, where the printed one does not follow."
+ONE_SEED = "Top-1 accuracy in per cent, of one seed: the spread is unknown."
+HM_NOTE = "HM is computed per seed; in the average, from the seed's average base and average novel accuracy."
+BRACKETS = "[In brackets]: the HM computed from the paper's base and novel, where the printed HM differs."
 ELEVEN = "average of its eleven"
 STAR = "*: the mean of the paper's numbers over the same data sets."
 
@@ -40,7 +40,7 @@ OTHERS = "The paper's other methods are measured with --methods all."
 
 
 class Line(NamedTuple):
-    """A row of an ablation: how it is called, its row among our results, its variant in the paper's table."""
+    """A row of an ablation: its label, its row in our results, and its variant in the paper's table."""
 
     label: str
     row: Row
@@ -48,7 +48,7 @@ class Line(NamedTuple):
 
 
 def summary_of(experiment: Experiment, results: Sequence[CellResult], readout: str | None = None) -> Summary | None:
-    """An experiment's numbers, by the protocol's readouts or by the one named; None if none of its cells is done."""
+    """The numbers of an experiment, for the protocol's readouts or the named one; None without finished cells."""
     sections = by_section(results_of(experiment, results))
     if not sections:
         return None
@@ -57,7 +57,7 @@ def summary_of(experiment: Experiment, results: Sequence[CellResult], readout: s
 
 
 def stat_of(summary: Summary | None, row: Row, data: str | None, column: str) -> Stat | None:
-    """One number, or the average over data sets if `data` is None; None if it is not there."""
+    """One entry, or the average over data sets if `data` is None; None if it is missing."""
     if summary is None or row not in summary.values:
         return None
     if data is not None:
@@ -80,13 +80,13 @@ def name_of(table_name: str, row: Row) -> str:
 
 
 def state_notes(experiment: Experiment, results: Sequence[CellResult]) -> tuple[str, ...]:
-    """What is amiss: why nothing ran, which data sets are missing, how many cells are to be done, unreadable images."""
+    """Notes on what is incomplete: why nothing ran, missing data sets, unfinished cells, unreadable images."""
     if experiment.blocked:
         return (f"Not run: {experiment.blocked}.",)
-    notes = [f"Left out, because they are not there: {', '.join(experiment.lacks)}."] if experiment.lacks else []
+    notes = [f"Left out, because they are missing: {', '.join(experiment.lacks)}."] if experiment.lacks else []
     done = results_of(experiment, results)
     if len(done) < len(experiment.cells):
-        notes.append(f"{len(done)} of {len(experiment.cells)} cells are done; the numbers are of those.")
+        notes.append(f"{len(done)} of {len(experiment.cells)} cells are done; the numbers are from these cells.")
     unreadable, skipped = sum(one.unreadable for one in done), sum(one.skipped for one in done)
     if unreadable or skipped:
         notes.append(f"Unreadable images: {unreadable} in tests (counted as wrong), {skipped} in training (skipped).")
@@ -94,12 +94,12 @@ def state_notes(experiment: Experiment, results: Sequence[CellResult]) -> tuple[
 
 
 def percent_note(experiment: Experiment, results: Sequence[CellResult]) -> str:
-    """What the numbers are; no spread is promised where there is none."""
+    """A note on what the numbers are, with the spread only if there are several seeds."""
     return PERCENT if len({cell.seed for cell in results_of(experiment, results)}) > 1 else ONE_SEED
 
 
 def base_to_novel_section(experiment: Experiment, results: Sequence[CellResult]) -> PageSection:
-    """Table 2: every data set beside the one of the paper that it stands for."""
+    """Table 2: every data set beside the paper's data set that it represents."""
     summary = summary_of(experiment, results)
     if summary is None:
         return empty_section(experiment, results)
@@ -119,7 +119,7 @@ def base_to_novel_section(experiment: Experiment, results: Sequence[CellResult])
         f"{percent_note(experiment, results)} {HM_NOTE}",
         *((BRACKETS,) if does_not_follow("base-to-novel", [*names, AVERAGE]) else ()),
         *_star_note(table),
-        "Where a data set stands for two of the paper's, the paper's number is the mean of both.",
+        "If a data set represents two of the paper's, the paper's number is the mean of both.",
         "Plain CLIP is tested once: nothing in it is random.",
         *(() if len(summary.rows) > 2 else (OTHERS,)),
     )
@@ -171,13 +171,13 @@ def transfer_section(experiment: Experiment, results: Sequence[CellResult], tabl
         source = " (source)" if data == summary.section.source else ""
         on = paper_titles(data) if data else "average of its targets"
         rows.append((f"{data}{source}" if data else "average of the targets", on, *cells))
-    head, places = ["data", "paper, on"], [1]
+    head, paper_columns = ["data", "paper, on"], [1]
     for row in methods:
         head.append(name_of(table_name, row))
         if published[row] is not None:
-            places.append(len(head))
+            paper_columns.append(len(head))
             head.append(f"paper, {head[-1]}")
-    table = Table(tuple(head), tuple(rows), words=2, paper=tuple(places))
+    table = Table(tuple(head), tuple(rows), words=2, paper=tuple(paper_columns))
     plain, adapted = (stat_of(summary, row, None, "accuracy") for row in (ZERO_SHOT, DEAR))
     says = []
     if plain and adapted:
@@ -193,7 +193,7 @@ def transfer_section(experiment: Experiment, results: Sequence[CellResult], tabl
 
 
 def _targets_verdict(summary: Summary, table_name: str) -> str:
-    """Whether the shifts are as hard here, one beside the other, as the paper found them."""
+    """A sentence on whether the shifted sets have the paper's order of difficulty."""
     published = published_row(table_name, "dear")
     ours = {paper_titles(data): stat_of(summary, DEAR, data, "accuracy") for data in summary.averaged}
     papers = {paper_titles(data): paper_value(published, stands_for(data), "accuracy") for data in summary.averaged}
@@ -207,7 +207,7 @@ def mask_lines() -> list[Line]:
 
 
 def loss_lines() -> list[Line]:
-    """The rows of Table 6; our variants name the settings in the order of the plan."""
+    """The rows of Table 6; our variants list the settings in the order of the plan."""
     return [
         Line("L_CE", Row("dear", "lambda_reg=0,lambda_fusion=0"), "lambda_fusion=0,lambda_reg=0"),
         Line("L_CE + L_reg", Row("dear", "lambda_fusion=0"), "lambda_fusion=0"),
@@ -229,7 +229,7 @@ def ablation_section(
 
 
 def seeds_section(experiment: Experiment, results: Sequence[CellResult], sets: Sets) -> PageSection:
-    """Supplement, Table 3: the spread over seeds, on average and on the set that stands for ImageNet."""
+    """Supplement, Table 3: the spread over seeds, on average and on the set that represents ImageNet."""
     summary = summary_of(experiment, results)
     if summary is None:
         return empty_section(experiment, results)
@@ -256,7 +256,7 @@ def seeds_section(experiment: Experiment, results: Sequence[CellResult], sets: S
 
 
 def strategy_section(experiment: Experiment, results: Sequence[CellResult]) -> PageSection:
-    """Supplement, Table 5: both inference strategies of the very same models."""
+    """Supplement, Table 5: both inference strategies of the same models."""
     decoupled, fusion = (summary_of(experiment, results, name) for name in ("decoupled", "fusion"))
     if fusion is None:
         return empty_section(experiment, results)
@@ -285,7 +285,7 @@ def role_lines() -> list[Line]:
 def source_section(
     experiment: Experiment, results: Sequence[CellResult], table_name: str, lines: Sequence[Line], sets: Sets
 ) -> PageSection:
-    """Supplement, Table 6: variants on the set that stands for ImageNet."""
+    """Supplement, Table 6: variants on the set that represents ImageNet."""
     summary = summary_of(experiment, results)
     if summary is None:
         return empty_section(experiment, results)
@@ -301,15 +301,15 @@ def source_section(
 def _compared(
     table_name: str, lines: Sequence[Line], found: dict[Line, dict[Quantity, Stat | None]], data: list[str]
 ) -> tuple[Table, list[str]]:
-    """A table of variants with the paper's numbers, and a sentence for every column that the paper prints."""
+    """A table of variants with the paper's numbers, and a sentence per column that the paper prints."""
     published = {line: published_row(table_name, "dear", line.paper) for line in lines}
     papers = {q: {line: paper_value(published[line], data, q) for line in lines} for q in QUANTITIES}
     printed = [q for q in QUANTITIES if any(value is not None for value in papers[q].values())]
-    head, places = ["variant"], []
+    head, paper_columns = ["variant"], []
     for q in QUANTITIES:
         head.append(HEADS[q])
         if q in printed:
-            places.append(len(head))
+            paper_columns.append(len(head))
             head.append("paper")
     rows = []
     for line in lines:
@@ -325,7 +325,7 @@ def _compared(
         )
         for q in printed
     ]
-    return Table(tuple(head), tuple(rows), paper=tuple(places)), says
+    return Table(tuple(head), tuple(rows), paper=tuple(paper_columns)), says
 
 
 def _averages_note(summary: Summary) -> str:
@@ -338,7 +338,7 @@ def _star_note(table: Table) -> tuple[str, ...]:
 
 
 def empty_section(experiment: Experiment, results: Sequence[CellResult]) -> PageSection:
-    """A part of which nothing is there yet."""
+    """A section without any results yet."""
     return PageSection(experiment.key, experiment.title, notes=state_notes(experiment, results))
 
 
@@ -349,7 +349,7 @@ def finished_section(
     says: Sequence[str],
     notes: Sequence[str],
 ) -> PageSection:
-    """A part with its sentences (empty ones left out) and what is missing in it."""
-    told = tuple(sentence for sentence in says if sentence)
+    """A section with its non-empty sentences, and notes on what is missing."""
+    sentences = tuple(sentence for sentence in says if sentence)
     notes = (*notes, *state_notes(experiment, results))
-    return PageSection(experiment.key, experiment.title, tuple(tables), says=told, notes=notes)
+    return PageSection(experiment.key, experiment.title, tuple(tables), says=sentences, notes=notes)

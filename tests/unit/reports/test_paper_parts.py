@@ -36,14 +36,14 @@ def test_nothing_is_concluded_from_one_seed_or_one_point():
     one_seed = [cell for cell in plan["table-2"].cells if cell.seed == 1]
     part = base_to_novel_section(Experiment("table-2", "Table 2", tuple(one_seed)), [made_up(one) for one in one_seed])
     text = " ".join((*part.says, *part.notes))
-    assert "one seed: no spread is known" in text
+    assert "one seed: the spread is unknown" in text
     assert "over seeds" not in text
     point = [cell for cell in plan["figure-4"].cells if cell.shots == 16 and cell.seed == 1]
     part = few_shot_section(Experiment("figure-4", "Figure 4", tuple(point)), [made_up(one) for one in point])
     assert "at every step" not in " ".join(part.says)
     whole = few_shot_section(plan["figure-4"], [made_up(one) for one in plan["figure-4"].cells])
     assert "at every step" in " ".join(whole.says)
-    assert "of one seed: no spread is known" in to_markdown([cell()])
+    assert "of one seed: the spread is unknown" in to_markdown([cell()])
     assert "standard deviation over seeds" in to_markdown([cell(), cell(seed=2)])
 
 

@@ -79,10 +79,10 @@ def test_without_some_data_sets():
     assert {cell.data for cell in experiments["table-2"].cells} == {"dtd", "eurosat"}
     assert "imagenet" in experiments["table-2"].lacks
     for key in ("table-3", "table-4", "figure-3", "supplement-table-6-right", "mean-ablation"):
-        assert experiments[key].blocked == "imagenet is not there"
+        assert experiments[key].blocked == "imagenet is missing"
         assert not experiments[key].cells
     nothing = by_key(plan_paper(FULL, None, []))
-    assert nothing["table-2"].blocked == "none of the data sets is there"
+    assert nothing["table-2"].blocked == "all of its data sets are missing"
     assert not all_cells(nothing.values())
 
 
@@ -94,7 +94,7 @@ def test_without_entropies():
 
 def test_without_targets():
     experiments = by_key(plan_paper(FULL, None, ["imagenet"]))
-    assert experiments["table-3"].blocked == "each of its targets is not there"
+    assert experiments["table-3"].blocked == "each of its targets is missing"
     assert experiments["figure-3"].cells
 
 
@@ -115,7 +115,7 @@ def test_cost_is_guessed_then_measured():
 def test_the_plan_in_words(tmp_path):
     order = Order(tmp_path / "out", kind="full", clip="ViT-B-16-quickgelu", pretrained="openai", data_root=tmp_path)
     text = describe_plan(order, survey(order))
-    assert "Table 2: base-to-novel generalisation (table-2): cannot run: none of the data sets is there" in text
+    assert "Table 2: base-to-novel generalisation (table-2): cannot run: all of its data sets are missing" in text
     assert "missing dtd: put it in " in text
     assert "/dtd. Get dtd-r1.0.1" in text
     with pytest.raises(ConfigError, match="data_root='FOLDER'"):

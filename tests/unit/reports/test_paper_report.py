@@ -53,7 +53,7 @@ def test_one_seed_and_one_number_of_shots_say_nothing_about_spread_and_curves(wr
     usual, little = ((folder / "report.html").read_text() for folder in (written, tmp_path))
     for empty in ("over seeds", "over 1 seed", "at every step here"):
         assert empty not in little
-    assert "of one seed: no spread is known" in little
+    assert "of one seed: the spread is unknown" in little
     assert "Within the spread over seeds" in usual
     assert "at every step here" in usual
     same = {name: Stat(50.0, None, 1) for name in ("DeAR", "CLIP")}
@@ -152,7 +152,7 @@ def test_gains_stand_beside_the_fusion_weights():
     assert all(row[4] == pytest.approx(row[1] + 1) for row in worth.rows)
     assert "1 is plain CLIP" in part.figures[0].svg
     assert part.says[0].startswith("The attribute with the largest gain: world-textures ")
-    assert part_of(findings(0.01), "role-gains").notes == ("0 of 21 cells are done; the numbers are of those.",)
+    assert part_of(findings(0.01), "role-gains").notes == ("0 of 21 cells are done; the numbers are from these cells.",)
 
 
 def test_a_half_done_paper_says_so(tmp_path):
@@ -174,10 +174,10 @@ def test_any_part_of_a_paper_makes_a_report(share):
 def test_what_is_missing_is_told(tmp_path):
     write_paper(tmp_path, findings(present=["world-things"], missing={"world-broad": "Draw <it>."}))
     page = (tmp_path / "report.html").read_text()
-    assert "Data sets that are not there" in page
+    assert "Missing data sets" in page
     assert "Draw &lt;it&gt;." in page
-    assert "Not run: world-broad is not there." in (tmp_path / "tables/table-3.md").read_text()
-    assert "Left out, because they are not there: world-textures" in (tmp_path / "tables/table-2.md").read_text()
+    assert "Not run: world-broad is missing." in (tmp_path / "tables/table-3.md").read_text()
+    assert "Left out, because they are missing: world-textures" in (tmp_path / "tables/table-2.md").read_text()
 
 
 def test_a_verdict_invents_no_order():
