@@ -152,36 +152,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--out", type=Path)
-    told = parser.parse_args(arguments)
-    clip = dear.load_clip(told.clip, told.pretrained)
+    options = parser.parse_args(arguments)
+    clip = dear.load_clip(options.clip, options.pretrained)
     gallery = (
-        dataset_gallery(open_dataset(told.data, told.data_root), told.images)
-        if told.data
-        else world_gallery(told.images)
+        dataset_gallery(open_dataset(options.data, options.data_root), options.images)
+        if options.data
+        else world_gallery(options.images)
     )
-    roles = fitting_roles(clip, told.roles)
+    roles = fitting_roles(clip, options.roles)
     heads = head_encoder(clip, roles, list(groups_of(roles)))
     table_rows = [["chance", *(f"{chance_of(task.labels_N):.1f}" for task in gallery.tasks)]]
     found, terms_NGE = precisions(heads, gallery)
     table_rows += rows_of("heads", found)
     result: dict[str, Any] = {"images": len(terms_NGE), "precision": {"heads": found}, "torch": torch.__version__}
     result["alike"] = {"heads": most_alike(_units(heads, terms_NGE))}
-    for run in told.run:
+    for run in options.run:
         encoder = model_encoder(dear.load(run, clip))
         result["precision"][run.name], rows_NGE = precisions(encoder, gallery)
         result["alike"][run.name] = most_alike(_units(encoder, rows_NGE))
         table_rows += rows_of(run.name, result["precision"][run.name])
     print(table(["feature", *(task.name for task in gallery.tasks)], table_rows))
-    if not told.data:
-        result["swaps"] = swaps(heads, terms_NGE, told.trials)
+    if not options.data:
+        result["swaps"] = swaps(heads, terms_NGE, options.trials)
         result["proposed"] = proposals(heads, terms_NGE, gallery)
         print(json.dumps({name: result[name] for name in ("swaps", "proposed")}, indent=1))
-    ratios = speed(clip, roles, told.repeats, told.batch)
-    result["speed"] = {"median": median(ratios), "least": ratios[0], "most": ratios[-1], "batch": told.batch}
+    ratios = speed(clip, roles, options.repeats, options.batch)
+    result["speed"] = {"median": median(ratios), "least": ratios[0], "most": ratios[-1], "batch": options.batch}
     print(f"speed of features of heads, encode_image = 1: {median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})")
     print("nearest kinds:", json.dumps(result["alike"]))
-    if told.out:
-        told.out.write_text(json.dumps(result, indent=1) + "\n")
+    if options.out:
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def _units(encoder: Encoder, terms_NGE: Tensor) -> dict[str, Tensor]:

@@ -120,7 +120,7 @@ def main() -> None:
         rows.append(measure(name, clip, given.classes, given.shots, given.epochs, CLOCKS[given.clock]))
         print(json.dumps(rows[-1]), flush=True)
     head = ("method", "images", "before", "steps per epoch", "epoch", "after")
-    told = [
+    lines = [
         (
             row["method"],
             f"{row['images']:,}",
@@ -131,7 +131,7 @@ def main() -> None:
         )
         for row in rows
     ]
-    print(table(head, told))
+    print(table(head, lines))
     if given.out:
         facts = {
             **{n: getattr(given, n) for n in ("clip", "classes", "shots", "threads", "clock")},

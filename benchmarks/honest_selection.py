@@ -149,15 +149,15 @@ def measure(
 
 def summary(rows: list[dict[str, Any]]) -> str:
     """Means by method, and what the other rules bring on average."""
-    told = []
+    lines = []
     for name in dict.fromkeys(row["method"] for row in rows):
         own = [row for row in rows if row["method"] == name]
         gains = [[row[kind] - row["ours"] for row in own] for kind in ("published", "test")]
         spread = [f"{mean(one):+.2f} ± {stdev(one):.2f}" if len(one) > 1 else f"{one[0]:+.2f}" for one in gains]
         spread = [one.replace("-", "−") for one in spread]
         ours = mean(row["ours"] for row in own)
-        told.append((f"[`{name}`](../methods/{name}.md)", f"{ours:.2f}", *spread, str(len(own))))
-    return table(("method", "ours", "published rule", "on test images", "trainings"), told)
+        lines.append((f"[`{name}`](../methods/{name}.md)", f"{ours:.2f}", *spread, str(len(own))))
+    return table(("method", "ours", "published rule", "on test images", "trainings"), lines)
 
 
 def main() -> None:

@@ -98,7 +98,7 @@ def kill_once(words: Sequence[str], folder: Path, aim: str, usual: Undisturbed, 
     step = chance.randrange(1, usual.steps) if aim == DURING else usual.steps
     pause = chance.random() * {BEFORE: usual.start, DURING: usual.stepping / usual.steps, AFTER: usual.end}[aim]
     if aim == AFTER and usual.steps in told_before:
-        pause += usual.start  # nothing will be told any more, and the start-up comes first
+        pause += usual.start  # no further progress is reported, and the start-up comes first
     process, reached = begin(words), None
     while process.poll() is None:
         fresh = log_size(folder) != before

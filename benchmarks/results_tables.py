@@ -57,11 +57,11 @@ def few_shot_table(name: str) -> str:
     head = ("method", *(f"{column} shots" for column in made.columns))
     head += tuple(f"{one}, {column}" for column in made.columns for one in data)
     order = sorted(made.rows, key=lambda row: -(stat.mean if (stat := made.mean(row, made.main)) else 0.0))
-    told = []
+    lines = []
     for row in order:
         means = (f"**{number(made, row, column, 1)}**" for column in made.columns)
-        told.append((named(row), *means, *(one for column in made.columns for one in by_set(made, row, column))))
-    return table(head, told)
+        lines.append((named(row), *means, *(one for column in made.columns for one in by_set(made, row, column))))
+    return table(head, lines)
 
 
 def tables() -> dict[str, str]:

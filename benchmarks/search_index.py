@@ -42,8 +42,8 @@ def part(number: int, rows: int, embed: int) -> tuple[torch.Tensor, list[Stamp]]
 
 def grow(folder: Path, rows: int, parts: int, embed: int) -> tuple[list[float], list[float]]:
     """Seconds and CPU seconds of each part; on a shared machine the second are the ones to compare."""
-    told: dict[str, Any] = {"folder": "/photos", "kinds": KINDS, "embed": embed, "parts": True, "lacking": []}
-    writer = Writer(folder, Manifest(**told, model_sha256="0", made_by={}, segments=[], next_number=1))
+    manifest: dict[str, Any] = {"folder": "/photos", "kinds": KINDS, "embed": embed, "parts": True, "lacking": []}
+    writer = Writer(folder, Manifest(**manifest, model_sha256="0", made_by={}, segments=[], next_number=1))
     seconds, busy = [], []
     for number in range(parts):
         features, stamps = part(number, rows // parts, embed)
@@ -72,8 +72,8 @@ def one_query(folder: Path) -> dict[str, float]:
     scores = score_rows(index, "color", torch.randn(index.manifest.embed))
     best = [index.path(row) for row, _ in top(scores.masked_fill(~index.alive, -2), 12)]
     assert len(best) == 12
-    told = {"open": opened - start, "first query": time.perf_counter() - opened, "megabytes": resident() - before}
-    return {name: round(value, 4) for name, value in told.items()}
+    measured = {"open": opened - start, "first query": time.perf_counter() - opened, "megabytes": resident() - before}
+    return {name: round(value, 4) for name, value in measured.items()}
 
 
 def compared(folder: Path, repeats: int) -> dict[str, float]:
@@ -111,16 +111,16 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="Where to write the index; by default a temporary folder.")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one-query", type=Path, help=argparse.SUPPRESS)
-    told = parser.parse_args()
-    if told.one_query:
-        print(json.dumps(one_query(told.one_query)))
+    options = parser.parse_args()
+    if options.one_query:
+        print(json.dumps(one_query(options.one_query)))
         return
-    folder = Path(tempfile.mkdtemp(dir=told.folder))
+    folder = Path(tempfile.mkdtemp(dir=options.folder))
     try:
-        seconds, busy = grow(folder, told.rows, told.parts, told.embed)
-        few = max(1, told.parts // 5)
+        seconds, busy = grow(folder, options.rows, options.parts, options.embed)
+        few = max(1, options.parts // 5)
         result: dict[str, Any] = {
-            "rows": told.rows,
+            "rows": options.rows,
             "seconds by part": [round(one, 3) for one in seconds],
             "CPU seconds by part": [round(one, 3) for one in busy],
             "last part / first, CPU seconds": busy[-1] / busy[0],
@@ -129,12 +129,12 @@ def main() -> None:
         }
         command = [sys.executable, __file__, "--one-query", str(folder)]
         result["one query in a fresh process"] = json.loads(subprocess.check_output(command))
-        result["exact search beside a product in memory"] = compared(folder, told.repeats)
+        result["exact search beside a product in memory"] = compared(folder, options.repeats)
     finally:
         shutil.rmtree(folder)
     print(json.dumps(result, indent=1))
-    if told.out:
-        told.out.write_text(json.dumps(result, indent=1) + "\n")
+    if options.out:
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -106,14 +106,14 @@ def kinds(place: Path) -> dict[str, Kind]:
         return run_grid(cells, Setting(folder, name, "random", train=few, workers=1), **how)
 
     def paper(folder: Path, how: dict[str, bool]) -> object:
-        told: dict[str, Any] = {"kind": "full", "clip": name, "pretrained": "random", "data_root": place / "sets"}
-        told |= {"roles": str(place / "roles.json"), "seeds": (1,), "few_shots": (1,), "images": 6, "workers": 1}
-        order = Order(folder, train=TrainSettings(epochs=1), cached_views=0, jobs=1, **told)
+        settings: dict[str, Any] = {"kind": "full", "clip": name, "pretrained": "random", "data_root": place / "sets"}
+        settings |= {"roles": str(place / "roles.json"), "seeds": (1,), "few_shots": (1,), "images": 6, "workers": 1}
+        order = Order(folder, train=TrainSettings(epochs=1), cached_views=0, jobs=1, **settings)
         return run_paper(order, **{"resume": False, **how})
 
     def discovery(folder: Path, how: dict[str, bool]) -> object:
-        told: dict[str, Any] = {"pool": place / "pool.txt", "examples": 0, "phrases": 4}
-        return discovering.discover_roles(clip, place / "photos", out=folder, **told, **how)
+        settings: dict[str, Any] = {"pool": place / "pool.txt", "examples": 0, "phrases": 4}
+        return discovering.discover_roles(clip, place / "photos", out=folder, **settings, **how)
 
     def through_cache(folder: Path, how: dict[str, bool]) -> object:
         found = evaluate_items(model, data, data.train, cache=folder)
@@ -147,25 +147,25 @@ def _mixed(cell: Any) -> Any:
     return replace(cell, choices=(("mask", "all_mixed"),))
 
 
-def write(kind: Kind, folder: Path, how: dict[str, bool], start: Any, told: Any) -> None:
+def write(kind: Kind, folder: Path, how: dict[str, bool], start: Any, outcomes: Any) -> None:
     """One of the two processes."""
     try:
         start.wait(60)
         kind.fill(folder, how)
-        told.put((os.getpid(), DONE, ""))
+        outcomes.put((os.getpid(), DONE, ""))
     except DearError as error:
-        told.put((os.getpid(), REFUSED, str(error)))
+        outcomes.put((os.getpid(), REFUSED, str(error)))
     except BaseException as error:  # noqa: BLE001  # whatever it is, it is what we look for
-        told.put((os.getpid(), FAILED, f"{type(error).__name__}: {error}"))
+        outcomes.put((os.getpid(), FAILED, f"{type(error).__name__}: {error}"))
 
 
 def one_round(kind: Kind, folder: Path, mode: str, alone: str) -> tuple[str, bool]:
     """Both at once; what came of it, and whether a refusal named the other process."""
-    start, told = FORK.Barrier(2), FORK.Queue()
-    both = [FORK.Process(target=write, args=(kind, folder, MODES[mode], start, told)) for _ in range(2)]
+    start, outcomes = FORK.Barrier(2), FORK.Queue()
+    both = [FORK.Process(target=write, args=(kind, folder, MODES[mode], start, outcomes)) for _ in range(2)]
     for process in both:
         process.start()
-    found = [told.get(timeout=300) for _ in both]
+    found = [outcomes.get(timeout=300) for _ in both]
     for process in both:
         process.join(60)
     pids = {pid for pid, _, _ in found}
