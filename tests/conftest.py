@@ -22,7 +22,8 @@ from helpers import TINY_CONFIGS, varied_roles
 
 torch.set_num_threads(1)  # tiny matrices: threads only get in each other's way
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+TEST_DATA = Path(os.environ.get("DEAR_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+"""Photographs and a trained CLIP, see CONTRIBUTING: not in the repository, and not needed."""
 
 
 def pytest_xdist_make_scheduler(config, log):
@@ -77,7 +78,7 @@ def one_clip(monkeypatch, clip) -> list[tuple[str, str | None]]:
 
     found = varied_roles(clip)
     theirs = found.provenance.model_copy(update={"weights_sha256": clip.weights_sha256})
-    text = found.model_copy(update={"provenance": theirs}).model_dump_json()
+    text = found.model_copy(update={"provenance": theirs}).to_json()
     monkeypatch.setattr("dear.roles.rolemap._shipped", lambda: dict.fromkeys(("vit-b-16", "world"), text))
     with clips_from(provide):
         yield asked
@@ -99,6 +100,6 @@ def dear_(monkeypatch, capsys):
 
 @pytest.fixture
 def shared_data() -> Path:
-    if not SHARED.is_dir():
-        pytest.skip("the development data is not on this machine")
-    return SHARED
+    if not TEST_DATA.is_dir():
+        pytest.skip(f"There is no {TEST_DATA}: set DEAR_TEST_DATA to a folder with photographs, see CONTRIBUTING.")
+    return TEST_DATA

@@ -140,7 +140,8 @@ def test_a_probe_of_one_shot_warns_of_nothing():
     features = torch.randn(40, 8, generator=torch.Generator().manual_seed(1)).numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Probe(features, torch.arange(40).numpy()).fit(1.0)
+        found = Probe(features, torch.arange(40).numpy()).fit(1.0)
+    assert found.classes_.tolist() == list(range(40))
 
 
 @torch.no_grad()

@@ -149,9 +149,3 @@ def test_every_public_name_is_in_the_api_reference():
 
 def test_a_missing_anchor_stops_the_build():
     assert "anchors: warn" in (ROOT / "mkdocs.yml").read_text()
-
-
-def test_the_probe_is_short():
-    (code,) = (block for kind, block in blocks((ROOT / "docs/how-to/add-a-method.md").read_text()) if kind == "python")
-    assert code.startswith("# my_probe.py\n")
-    assert len(code.splitlines()) <= 40

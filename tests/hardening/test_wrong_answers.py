@@ -107,10 +107,12 @@ def test_a_run_is_not_resumed_on_replaced_images(clip, photos, tmp_path):
 
 @pytest.mark.covers("W2")
 def test_copied_images_are_the_same_images(clip, photos, tmp_path):
-    run_job(job_on(photos), clip, tmp_path / "run")
+    trained, _ = run_job(job_on(photos), clip, tmp_path / "run")
     for path in photos.rglob("*.png"):
         os.utime(path)
-    run_job(job_on(photos), clip, tmp_path / "run", resume=True)
+    resumed, _ = run_job(job_on(photos), clip, tmp_path / "run", resume=True)
+    before = trained.trainable()
+    assert all(torch.equal(value, before[name]) for name, value in resumed.trainable().items())
 
 
 @pytest.mark.covers("W6")

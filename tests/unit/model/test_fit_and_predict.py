@@ -82,6 +82,9 @@ def test_training_goes_on_after_predicting(fitted, photos):
     fitted.predict(next(photos.rglob("*.png")), classes=["boat", "car"])
     size = fitted.clip.geometry.image_size
     fitted.loss(torch.randn(2, 3, size, size), torch.tensor([0, 1]))["total"].backward()
+    gradients = [parameter.grad for parameter in fitted.trainable().values()]
+    assert all(one is not None and one.isfinite().all() for one in gradients)
+    assert any(one.abs().sum() > 0 for one in gradients)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,8 @@ def test_map_of_another_backbone(clip):
 
 def test_a_map_with_the_right_hash_fits(clip, roles):
     provenance = roles.provenance.model_copy(update={"weights_sha256": clip.weights_sha256})
-    dear.DeAR(clip, roles.model_copy(update={"provenance": provenance}))
+    model = dear.DeAR(clip, roles.model_copy(update={"provenance": provenance}))
+    assert model.method.roles.provenance.weights_sha256 == clip.weights_sha256
 
 
 def test_a_map_made_for_other_weights_warns(clip, roles):
