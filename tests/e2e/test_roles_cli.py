@@ -158,7 +158,7 @@ BAD = {
     "rule": (lambda p, t: {"rule": "majority"}, "rule is 'majority'"),
     "centroids": (lambda p, t: {"centroids": "means"}, "centroids is 'means'"),
     "sentence model": (lambda p, t: {"sentence_model": t / "none"}, "The sentence model"),
-    "layer": (lambda p, t: {"first_layer": 7}, "The first layer is 7, but the image tower"),
+    "layer": (lambda p, t: {"first_layer": 7}, "The first layer is 7, but "),
     "out is a file": (lambda p, t: {"out": write(t / "file", b"x")}, "is a file"),
 }
 
@@ -181,7 +181,7 @@ def test_only_broken_images(run, place, tmp_path):
         (tmp_path / "photos" / f"{name}.jpg").write_bytes(b"nothing")
     code, _, err = run(*discover(place, tmp_path / "out", images=tmp_path / "photos"))
     assert code == 2
-    assert "Only 0 of 3 images could be read, 2 are needed." in err
+    assert "Only 0 of 3 images can be read, but 2 are needed." in err
 
 
 def test_images_that_are_all_the_same_give_no_map(run, place, tmp_path):

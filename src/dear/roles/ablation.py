@@ -1,6 +1,6 @@
-"""Proof by intervention: replace what heads or layers add to the embedding by its mean, and see which answers are lost.
+"""Mean ablation: replace the contribution of heads or layers by its mean, and measure the loss of accuracy.
 
-This is the direct effect on the embedding (Gandelsman et al. 2024): later layers still see the unablated state.
+This measures the direct effect on the embedding (Gandelsman et al. 2024): later layers still get the original state.
 Shapes: N images, L layers, H heads, C classes, E joint embedding.
 """
 
@@ -25,20 +25,20 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Task:
-    """A classification task to measure an ablation by: the class of every image, and one prompt per class."""
+    """A classification task for ablations: the class of every image, and one prompt per class."""
 
     name: str
     labels_N: Tensor
     prompts: tuple[str, ...]
 
     def only(self, indices: Sequence[int]) -> Task:
-        """The same task on some of its images."""
+        """The same task on a part of its images."""
         return Task(self.name, self.labels_N[list(indices)], self.prompts)
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Embeddings, and what every head and every MLP contributed to them."""
+    """Embeddings, and the contribution of every head and every MLP to them."""
 
     embeddings_NE: Tensor
     heads_NLHE: Tensor
@@ -46,7 +46,7 @@ class Terms:
 
     @property
     def places(self) -> list[Place]:
-        """Every head, as (layer from 1, head from 0)."""
+        """All heads as (layer, head); layers are counted from 1, heads from 0."""
         _, layers, heads, _ = self.heads_NLHE.shape
         return [(layer + 1, head) for layer in range(layers) for head in range(heads)]
 
@@ -54,7 +54,7 @@ class Terms:
 def collect_terms(
     clip: FrozenClip, groups: Iterable[ImageBatch], progress: Callable[[int], None] = lambda position: None
 ) -> tuple[Terms, list[int]]:
-    """Run the images once and keep their terms, and the numbers of the images that could be read."""
+    """Compute the terms of all images, and return them with the indices of the readable images."""
     embeddings, heads, mlps = [], [], []
     read: list[int] = []
     for group in groups:
@@ -66,12 +66,12 @@ def collect_terms(
             read += group.indices
         progress(group.stop)
     if not read:
-        raise RolesError("None of the images could be read, so there is nothing to measure an ablation by.")
+        raise RolesError("None of the images can be read, but an ablation needs images: give others.")
     return Terms(torch.cat(embeddings), torch.cat(heads), torch.cat(mlps)), read
 
 
 def without_heads(terms: Terms, places: Sequence[Place]) -> Tensor:
-    """Embeddings (N, E) with the given heads mean-ablated."""
+    """Embeddings (N, E) with some heads mean-ablated."""
     result = terms.embeddings_NE
     for layer, head in places:
         term_NE = terms.heads_NLHE[:, layer - 1, head]
@@ -80,13 +80,13 @@ def without_heads(terms: Terms, places: Sequence[Place]) -> Tensor:
 
 
 def without_layer(terms: Terms, layer: int) -> Tensor:
-    """Embeddings (N, E) with all of a layer, heads and MLP, mean-ablated."""
+    """Embeddings (N, E) with all heads and the MLP of a layer mean-ablated."""
     term_NE = terms.heads_NLHE[:, layer - 1].sum(1) + terms.mlps_NLE[:, layer - 1]
     return terms.embeddings_NE - term_NE + term_NE.mean(0)
 
 
 def class_features(clip: FrozenClip, tasks: Sequence[Task]) -> list[Tensor]:
-    """Unit text features (C, E) of every task's classes."""
+    """Text features (C, E), of unit length, of the classes of every task."""
     return [F.normalize(clip.text.encode(task.prompts).float(), dim=-1) for task in tasks]
 
 
@@ -101,7 +101,7 @@ def accuracies(embeddings_NE: Tensor, tasks: Sequence[Task], features: Sequence[
 
 @dataclass(frozen=True)
 class Drop:
-    """What one ablation costs on every task, in accuracy."""
+    """Loss of accuracy by one ablation, on every task."""
 
     what: str
     heads: tuple[Place, ...]
@@ -109,18 +109,18 @@ class Drop:
 
 
 class Bench:
-    """Terms, tasks and class features together: what every ablation is measured on."""
+    """Terms, tasks and class features, on which all ablations are measured."""
 
     def __init__(self, terms: Terms, tasks: Sequence[Task], features: Sequence[Tensor]) -> None:
         self.terms, self.tasks, self.features = terms, tuple(tasks), tuple(features)
         self.base = tuple(accuracies(terms.embeddings_NE, tasks, features))
 
     def heads(self, what: str, places: Sequence[Place]) -> Drop:
-        """The cost of some heads, removed together."""
+        """Loss of accuracy if some heads are removed together."""
         return self._drop(what, places, without_heads(self.terms, places))
 
     def layer(self, layer: int) -> Drop:
-        """The cost of a whole layer, heads and MLP."""
+        """Loss of accuracy if a whole layer is removed, heads and MLP."""
         return self._drop(f"layer {layer}", (), without_layer(self.terms, layer))
 
     def _drop(self, what: str, places: Sequence[Place], embeddings_NE: Tensor) -> Drop:
@@ -129,14 +129,14 @@ class Bench:
 
 
 def random_groups(places: Sequence[Place], size: int, draws: int, seed: int) -> list[list[Place]]:
-    """Groups of as many heads drawn at random, to compare a group with."""
+    """Random groups of `size` heads, as a baseline for a group."""
     generator = torch.Generator().manual_seed(seed)
     return [[places[i] for i in torch.randperm(len(places), generator=generator)[:size].tolist()] for _ in range(draws)]
 
 
 @dataclass(frozen=True)
 class Group:
-    """The heads of one attribute removed together, and as many heads drawn at random from the same map."""
+    """Result of removing the heads of one attribute, with random groups of the same size as a baseline."""
 
     attribute: str
     removed: Drop
@@ -146,7 +146,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Ablation:
-    """Accuracy on every task, and the drop after each intervention."""
+    """Accuracy on every task, and its loss by each ablation."""
 
     images: int
     tasks: tuple[str, ...]
@@ -158,7 +158,7 @@ class Ablation:
 
 
 def check_fits(clip: FrozenClip, roles: RoleMap) -> None:
-    """Refuse a map of other heads or of other weights: its interventions would prove nothing."""
+    """Raise `RoleMapError` for a map of other heads or weights, for which an ablation proves nothing."""
     sizes = clip.geometry
     problems = roles.misfits(
         first_layer=min(head.layer for head in roles.heads),
@@ -173,7 +173,7 @@ def check_fits(clip: FrozenClip, roles: RoleMap) -> None:
 def measure(
     clip: FrozenClip, roles: RoleMap, terms: Terms, tasks: Sequence[Task], *, draws: int = 20, seed: int = 0
 ) -> Ablation:
-    """Remove every layer, every head of the map, and the heads of each attribute; the latter beside random groups."""
+    """Ablate every layer, every head of the map, and the heads of each attribute (with random groups as a baseline)."""
     bench = Bench(terms, tasks, class_features(clip, tasks))
     places = [(head.layer, head.head) for head in roles.heads]
     return Ablation(
@@ -194,6 +194,6 @@ def _present(roles: RoleMap) -> list[str]:
 def _group(bench: Bench, roles: RoleMap, attribute: str, places: Sequence[Place], draws: int, seed: int) -> Group:
     chosen = [(h.layer, h.head) for h in roles.heads if h.role is Role.CORE and h.concept == attribute]
     removed = bench.heads(f"{attribute} ({len(chosen)} heads)", chosen)
-    drawn = [bench.heads("", group).drops for group in random_groups(places, len(chosen), draws, seed)]
-    columns = list(zip(*drawn, strict=True))
+    baseline = [bench.heads("", group).drops for group in random_groups(places, len(chosen), draws, seed)]
+    columns = list(zip(*baseline, strict=True))
     return Group(attribute, removed, tuple(mean(c) for c in columns), tuple(pstdev(c) for c in columns))

@@ -1,4 +1,4 @@
-"""What each head contributes to images' embeddings; the arithmetic is `dear.backbone.head_contributions`."""
+"""Contribution of each head to the embeddings of images, computed by `dear.backbone.head_contributions`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from dear.backbone.head_contributions import Contributions
 
 @torch.no_grad()
 def contributions(clip: FrozenClip, images: Tensor) -> Contributions:
-    """Run the image tower once, following the [CLS] row only."""
+    """Run the image tower once and record the contributions to the [CLS] row."""
     clip.vision.check(images)
     return split.contributions(clip.vision, clip.vision.norm_in(clip.vision.embed(images)))

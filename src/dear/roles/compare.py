@@ -1,4 +1,4 @@
-"""How far two role maps agree."""
+"""Agreement of two role maps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dear.storage import markdown
 
 
 def compare_maps(first: RoleMap, second: RoleMap) -> str:
-    """Kappa of roles and of roles with concepts, a confusion table, and every head that differs, as Markdown."""
+    """Compare two maps, as Markdown: kappa of roles and concepts, a confusion table, and all heads that differ."""
     places = sorted((head.layer, head.head) for head in first.heads)
     if places != sorted((head.layer, head.head) for head in second.heads):
-        raise RoleMapError("The two maps describe different heads, so they cannot be compared.")
+        raise RoleMapError("The two maps describe different heads: compare maps of the same layers of one backbone.")
     pairs = [(first[place], second[place]) for place in places]
     by_role = kappa([a.role.value for a, _ in pairs], [b.role.value for _, b in pairs])
     by_concept = kappa([label(a) for a, _ in pairs], [label(b) for _, b in pairs])
@@ -28,7 +28,7 @@ def compare_maps(first: RoleMap, second: RoleMap) -> str:
 
 
 def confusion(pairs: list[tuple[HeadRole, HeadRole]]) -> str:
-    """Counts of roles: rows are the first map's, columns the second's."""
+    """Table of role counts: one row per role of the first map, one column per role of the second."""
     names = {role: role.value.replace("_", " ") for role in Role}
     counts = [[str(sum(a.role is row and b.role is column for a, b in pairs)) for column in Role] for row in Role]
     rows = [[names[role], *row] for role, row in zip(Role, counts, strict=True)]
@@ -36,5 +36,5 @@ def confusion(pairs: list[tuple[HeadRole, HeadRole]]) -> str:
 
 
 def label(head: HeadRole) -> str:
-    """Role and, for a speciality, its concept."""
+    """Role and, if there is one, concept of a head."""
     return f"{head.role.value} {head.concept}" if head.role in (Role.CORE, Role.OTHER) else head.role.value

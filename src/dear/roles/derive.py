@@ -1,4 +1,4 @@
-"""Other role maps from the evidence that a map records: another entropy threshold, more or fewer attributes."""
+"""Derive role maps from the evidence recorded in a map: another entropy threshold, more or fewer attributes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dear.roles.rolemap import HeadRole, Role, RoleMap
 
 
 def by_threshold(roles: RoleMap, percent: float) -> RoleMap:
-    """The quantile rule at another threshold, in per cent: the lowest recorded entropies core, the highest general.
+    """Apply the quantile rule with another threshold, in per cent: lowest entropies become core, highest general.
 
-    Heads of other specialities and of style stay what they are; heads of equal entropy are never separated.
+    Heads of other specialities and of style do not change; heads of equal entropy are never separated.
     """
     if not 0 < percent < 50:
-        raise RoleMapError(f"The entropy threshold is {percent} %, but must lie between 0 and 50.")
+        raise RoleMapError(f"The entropy threshold is {percent} %, but must be between 0 and 50.")
     if missing := [head for head in roles.heads if head.entropy is None or head.shares is None]:
         raise RoleMapError(
             f"The role map records no entropy for head ({missing[0].layer}, {missing[0].head}): only a map made by "
-            f"'dear roles discover' can be cut at another threshold."
+            f"'dear roles discover' can be changed to another threshold."
         )
     free = [head for head in roles.heads if head.role is not Role.OTHER and head.concept != STYLE]
     ranked = sorted(round(head.entropy or 0.0, SAME_ENTROPY) for head in free)
@@ -39,20 +39,19 @@ def by_threshold(roles: RoleMap, percent: float) -> RoleMap:
 
 
 def with_attributes(roles: RoleMap, count: int) -> RoleMap:
-    """The map for another number of attributes.
+    """Change the number of attributes of a map.
 
-    Fewer: the attributes with the most core heads stay, the heads of the others are shielded as other specialities.
-    More: the most frequent of the other specialities become attributes; where there are none, the new tokens have no
-    expert heads of their own.
+    Fewer: the attributes with the most core heads remain; the heads of the others become other specialities, which are
+    shielded. More: the most frequent other specialities become attributes; if there are none, new tokens have no heads.
     """
     if not 1 <= count <= 11:
-        raise RoleMapError(f"The number of attributes is {count}, but must lie between 1 and 11.")
+        raise RoleMapError(f"The number of attributes is {count}, but must be between 1 and 11.")
     core = Counter(head.concept for head in roles.heads if head.role is Role.CORE)
     other = Counter(head.concept for head in roles.heads if head.role is Role.OTHER)
     ranked = sorted(roles.attributes, key=lambda name: (-core[name], roles.attributes.index(name)))
-    kept = [name for name in roles.attributes if name in ranked[:count]]
+    remaining = [name for name in roles.attributes if name in ranked[:count]]
     spare = [*(name for name, _ in other.most_common() if name), *(c for c in _OTHERS if c not in other)]
-    attributes = (*kept, *spare[: max(0, count - len(roles.attributes))])
+    attributes = (*remaining, *spare[: max(0, count - len(roles.attributes))])
 
     def decide(head: HeadRole) -> tuple[Role, str | None]:
         if head.role in (Role.CORE, Role.OTHER):

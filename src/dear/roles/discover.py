@@ -1,4 +1,4 @@
-"""From images and a text pool to a role map, with everything that led to it.
+"""Role discovery: determine the role of every head from images and a text pool.
 
 Shapes: M heads of the examined layers, T phrases of the pool, E joint embedding.
 """
@@ -34,34 +34,34 @@ RULES: tuple[Rule, ...] = ("dominance", "quantile")
 
 
 class DiscoverySettings(Settings):
-    """Choices of role discovery. Layers are counted from 1."""
+    """Settings of role discovery. Layers are counted from 1."""
 
     first_layer: int | None = Field(default=None, ge=1)
-    """First examined layer; default: the last four layers."""
+    """First layer to examine; by default the first of the last four."""
     phrases: int = Field(default=20, ge=1)
-    """Phrases per head (m). A head has no more of them than dimensions."""
+    """Largest number of phrases per head (m); a head has at most as many as its dimension."""
     rule: Rule = "dominance"
-    """Which of the two rules decides."""
+    """The rule that decides."""
     quantile: float = Field(default=0.2, gt=0, lt=0.5)
-    """Share of heads at each end of the entropies, for the quantile rule."""
+    """Fraction of heads at each end of the entropy ranking, for the quantile rule."""
     majority: float = Field(default=0.5, gt=0, le=1)
-    """Share of a head's phrases that makes a concept dominant."""
+    """Fraction of a head's phrases above which a concept is dominant."""
     sentence_model: str = DEFAULT_SENTENCE_MODEL
     """Name or folder of the sentence model."""
     clustering: ClusterSettings = ClusterSettings()
-    """How phrases are clustered."""
+    """Settings of the clustering of phrases."""
 
 
 @dataclass(frozen=True)
 class Labels:
-    """The nearest concept of every phrase of the pool: among all concepts, and among the core attributes."""
+    """The nearest concept of every phrase in the pool: among all concepts, and among the core attributes."""
 
     concepts: tuple[str, ...]
     every: tuple[str, ...]
     core: tuple[str, ...]
 
     def shares(self, span: Span, most: int | None = None) -> tuple[dict[str, float], dict[str, float]]:
-        """Shares of a head's (first `most`) phrases: over all concepts, and over the core attributes."""
+        """Fractions of a head's (first `most`) phrases by concept: over all concepts, and over the core attributes."""
         picks = span.picks[:most]
         every = shares([self.every[pick] for pick in picks], self.concepts)
         return every, shares([self.core[pick] for pick in picks], CORE_ATTRIBUTES)
@@ -69,12 +69,12 @@ class Labels:
 
 @dataclass(frozen=True)
 class Discovery:
-    """A role map and what it rests on."""
+    """A role map and the evidence for it."""
 
     roles: RoleMap
-    """By the chosen rule."""
+    """The map by the chosen rule."""
     maps: dict[Rule, RoleMap]
-    """By each rule."""
+    """The map by each rule."""
     by_rule: dict[Rule, list[RoleAndConcept]]
     places: list[Place]
     spans: list[Span]
@@ -94,16 +94,18 @@ def discover(
     source: str = "discovered with dear",
     validate: bool = True,
 ) -> Discovery:
-    """Describe every head by phrases, group the phrases into concepts, and give each head its role.
+    """Describe every head by phrases, group the phrases into concepts, and assign a role to each head.
 
-    `validate` also measures how well the phrases fall into 2, 3, … groups, which decides nothing.
+    `validate` also measures how well the phrases separate into 2, 3, … groups; roles do not depend on this.
     """
     places = places_of(clip, settings.first_layer)
     texts_TE = text_features(clip, pool.phrases)
     spans = textspan_all(collected.whole(), texts_TE, rank=head_rank(clip), most=settings.phrases)
     described = sorted({pick for span in spans for pick in span.picks})
     if not described:
-        raise RolesError("No phrase describes any head: what the heads write does not vary over these images.")
+        raise RolesError(
+            "No phrase describes any head, because the heads do not vary over these images: use other images."
+        )
     concepts = find_concepts([pool.phrases[pick] for pick in described], encode, settings.clustering, pool.exemplars)
     embeddings = encode(pool.phrases)
     labels = Labels(
@@ -131,33 +133,33 @@ def discover(
 
 
 def first_examined_layer(clip: FrozenClip, first_layer: int | None) -> int:
-    """The chosen layer, or the first of the last four."""
+    """The first layer to examine: `first_layer`, or by default the first of the last four."""
     layers = clip.geometry.vision_layers
     if first_layer is not None and first_layer > layers:
-        raise ConfigError(f"The first layer is {first_layer}, but the image tower of {clip.name} has {layers} layers.")
+        raise ConfigError(f"The first layer is {first_layer}, but {clip.name} has image layers 1 to {layers}.")
     return first_layer or max(1, layers - 3)
 
 
 def places_of(clip: FrozenClip, first_layer: int | None) -> list[Place]:
-    """(layer, head) of every examined head, in the order of the moments."""
+    """(layer, head) of all examined heads, in the order of the moments."""
     layers = range(first_examined_layer(clip, first_layer), clip.geometry.vision_layers + 1)
     return [(layer, head) for layer in layers for head in range(clip.geometry.vision_heads)]
 
 
 def head_rank(clip: FrozenClip) -> int:
-    """What a head can span at most: its own dimension."""
+    """The dimension of a head, which limits the number of its phrases."""
     return min(clip.geometry.vision_width // clip.geometry.vision_heads, clip.geometry.embed_dim)
 
 
 def text_features(clip: FrozenClip, phrases: Sequence[str]) -> Array:
-    """Unit text features (T, E), without a template."""
+    """Text features (T, E) of phrases, of unit length, without a template."""
     return F.normalize(clip.text.encode(phrases).float(), dim=-1).cpu().numpy().astype(np.float64)
 
 
 def assign(
     spans: Sequence[Span], labels: Labels, settings: DiscoverySettings, *, rule: Rule, most: int | None = None
 ) -> list[RoleAndConcept]:
-    """Every head's role and concept from its phrases (the first `most` of them)."""
+    """Role and concept of every head from its phrases (the first `most` of them)."""
     both = [labels.shares(span, most) for span in spans]
     every, core = [pair[0] for pair in both], [pair[1] for pair in both]
     if rule == "dominance":

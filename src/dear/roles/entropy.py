@@ -1,4 +1,4 @@
-"""Concept shares, Concept Entropy and the two rules that turn them into roles (Eq. 2-4). Pure functions."""
+"""Concept shares, concept entropy, and the two rules that turn them into roles (Eq. 2-4 of the paper)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Rule = Literal["dominance", "quantile"]
 RoleAndConcept = tuple[Role, str | None]
 STYLE = "style"
 SAME_ENTROPY = 9
-"""Decimals to which entropies are compared, so that the order in which shares are added does not matter."""
+"""Decimals to which entropies are compared, so that rounding in the sum does not matter."""
 
 
 def shares(labels: Sequence[str], concepts: Sequence[str]) -> dict[str, float]:
-    """p(a): the share of a head's phrases that belongs to each concept, in the concepts' order."""
+    """p(a): fraction of a head's phrases that belongs to each concept, in the order of the concepts."""
     counts = Counter(labels)
     return {concept: counts[concept] / len(labels) if labels else 0.0 for concept in concepts}
 
@@ -28,14 +28,14 @@ def entropy(distribution: Mapping[str, float]) -> float:
 
 
 def dominant(distribution: Mapping[str, float]) -> str | None:
-    """The one concept with the largest share; None where several share the lead, or where there are no phrases."""
+    """The concept with the largest share; None if there is a tie or no phrase."""
     largest = max(distribution.values())
     leading = [concept for concept, share in distribution.items() if share == largest]
     return leading[0] if largest > 0 and len(leading) == 1 else None
 
 
 def role_by_dominance(all_shares: Mapping[str, float], core: Sequence[str], *, majority: float = 0.5) -> RoleAndConcept:
-    """The rule Table 2 looks like: what holds the majority of the phrases over all concepts decides."""
+    """The dominance rule, which Table 2 appears to use: the concept with the majority of the phrases decides."""
     concept = dominant(all_shares)
     if concept == STYLE:
         return Role.GENERALIZATION, STYLE
@@ -52,11 +52,11 @@ def roles_by_quantile(
     quantile: float = 0.2,
     majority: float = 0.5,
 ) -> list[RoleAndConcept]:
-    """The rule of the paper's text: the bottom entropies are core attribute heads, the top ones generalise.
+    """The quantile rule of the paper's text: heads of lowest entropy are core attribute heads, of highest, general.
 
-    A head whose phrases are mostly about a non-core concept is decided by that before the entropies are ranked, for a
-    forced choice among the core attributes would call it specialised in one of them. Heads with the same entropy get
-    the same treatment: a cut never goes through them. A head without phrases is mixed.
+    A head whose phrases are mostly about a non-core concept gets its role from that, before the entropies are ranked;
+    a forced choice among the core attributes would assign it to one of them. Heads with the same entropy are never
+    separated. A head without phrases is mixed.
     """
     decided = [_settled_by_non_core(head_shares, core, majority) for head_shares in all_shares]
     entropies = {
@@ -84,7 +84,7 @@ def _settled_by_non_core(
 
 
 def kappa(first: Sequence[str], second: Sequence[str]) -> float:
-    """Cohen's kappa of two labelings of the same heads: 1 is agreement, 0 what chance would give."""
+    """Cohen's kappa of two labelings of the same heads: 1 is full agreement, 0 is chance."""
     count = len(first)
     observed = sum(a == b for a, b in zip(first, second, strict=True)) / count
     left, right = Counter(first), Counter(second)

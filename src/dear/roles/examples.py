@@ -1,4 +1,4 @@
-"""Images that a head responds to most and least, along the first phrase that describes it.
+"""Example images of each head: those with the strongest and weakest response along the head's first phrase.
 
 Shapes: N images, B images of a batch, M described heads, E joint embedding.
 """
@@ -23,7 +23,7 @@ THUMBNAIL = 72
 
 @dataclass(frozen=True)
 class Example:
-    """A small copy of an image, and its name."""
+    """Thumbnail and name of an image."""
 
     name: str
     thumbnail: Image.Image
@@ -31,7 +31,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Examples:
-    """Images a head responds to most and least along its first phrase, the strongest first."""
+    """Images with the strongest and the weakest response of a head along its first phrase, extremes first."""
 
     most: tuple[Example, ...]
     least: tuple[Example, ...]
@@ -47,7 +47,7 @@ def head_examples(
     most: int = 4,
     progress: Callable[[int], None] = lambda position: None,
 ) -> dict[tuple[int, int], Examples]:
-    """Read the images once more and keep, for every described head, the extremes of its response."""
+    """Read the images again and return the examples of every head that has a phrase."""
     described = [(place, span.picks[0]) for place, span in zip(places, spans, strict=True) if span.picks]
     if not described:
         return {}
@@ -63,7 +63,7 @@ def head_examples(
             indices += group.indices
         progress(group.stop)
     order_NM = np.argsort(torch.cat(responses).numpy(), axis=0, kind="stable")
-    shown = min(most, len(indices) // 2)  # no image is both among the most and among the least
+    shown = min(most, len(indices) // 2)  # no image is in both lists
     thumbnails: dict[int, Example | None] = {}
 
     def example(row: int) -> Example | None:
@@ -84,7 +84,7 @@ def head_examples(
 
 
 def _thumbnail(images: ImageList, index: int) -> Example | None:
-    """A small copy of an image; None if it has gone since it was read."""
+    """Thumbnail of an image; None if the image can no longer be read."""
     try:
         small = images.open(index)
     except ImageError:

@@ -1,25 +1,25 @@
-"""A word for what a head does, and a role map as plain text."""
+"""Role maps as plain text: one row per layer, one word per head."""
 
 from __future__ import annotations
 
 from dear.roles.rolemap import HeadRole, Role, RoleMap
 
 SHORT = {Role.GENERALIZATION: "general", Role.MIXED: "mixed"}
-"""Roles without a concept that every head of them shares."""
+"""Roles whose heads have no concept."""
 
 
 def role_name(role: Role) -> str:
-    """A role as it is written in a sentence."""
+    """Readable name of a role."""
     return role.value.replace("_", " ")
 
 
 def head_word(head: HeadRole) -> str:
-    """A word for what a head does: its concept, or else its role."""
+    """One word for a head: its concept, or its role if it has none."""
     return head.concept or SHORT.get(head.role, role_name(head.role))
 
 
 def role_grid(roles: RoleMap) -> str:
-    """A role map as text: one row per layer, one word per head, and the counts."""
+    """A role map as text: one row per layer, one word per head, and the counts of roles."""
     width = max(len(_plain_word(head)) for head in roles.heads) + 1
     layers = sorted({head.layer for head in roles.heads})
     rows = {layer: [_plain_word(head) for head in roles.layer(layer)] for layer in layers}
@@ -33,7 +33,7 @@ def role_grid(roles: RoleMap) -> str:
 
 
 def _plain_word(head: HeadRole) -> str:
-    """The word where no colour tells the role: other specialities in brackets, shielded and mixed heads by role."""
+    """The word for a head without colours: other specialities in brackets, shielded and mixed heads by role."""
     if head.role is Role.OTHER:
         return f"({head_word(head)})"
     return SHORT.get(head.role) or head_word(head)

@@ -57,7 +57,7 @@ def is_chosen(roles: RoleMap | str | Path | None) -> bool:
 
 
 def named_roles(clip: FrozenClip, roles: RoleMap | str | Path | None) -> RoleMap | None:
-    """A map by its name or path, checked against the backbone; None and "auto" stand for the shipped one, if any."""
+    """A map by its name or path, checked against the backbone; None and "auto" mean the shipped one, if any."""
     if roles is not None and not isinstance(roles, RoleMap | str | Path):
         raise ConfigError(f"A role map is a RoleMap, a path or a name, not a {type(roles).__name__}.")
     found = shipped_map(clip) if roles is None or roles == AUTO else _loaded(roles)

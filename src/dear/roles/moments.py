@@ -1,4 +1,4 @@
-"""One pass over the images: each head's moments, in blocks for the bootstrap, kept on disk so that a kill loses little.
+"""Collect the moments of each head's contributions in one pass over the images, with checkpoints on disk.
 
 Shapes: M heads of the chosen layers (layer by layer), E joint embedding.
 """
@@ -32,30 +32,30 @@ LARGEST = 65536 * MEGABYTE
 
 
 class _State(OpenRecord):
-    """What the file says about its arrays."""
+    """Metadata of the checkpoint file."""
 
     key: str
     position: int = Field(ge=0)
     problems: list[str]
     sha256: str = ""
     without_images: str = ""
-    """As the key, but whatever the images are."""
+    """Like `key`, but independent of the images."""
     images: list[str] = Field(default_factory=list)
-    """A mark of each image that was to be read."""
+    """Hash of the name and content of each image."""
 
 
 @dataclass(frozen=True)
 class Collected:
-    """Moments of every block, and what was read: images up to `position`, less the broken ones."""
+    """Moments of each block of images; the images before `position` have been read, except broken ones."""
 
     blocks: tuple[Moments, ...]
     position: int
     problems: tuple[str, ...]
     gone: int = 0
-    """Images that were read and are no longer there."""
+    """Number of images that were read and have since been removed."""
 
     def whole(self) -> Moments:
-        """All blocks together."""
+        """Moments of all blocks together."""
         total = self.blocks[0]
         for block in self.blocks[1:]:
             total = total + block
@@ -74,9 +74,9 @@ def collect_moments(
     save_every: float = 60.0,
     progress: Callable[[int], None] = lambda position: None,
 ) -> Collected:
-    """Read every image once. With a `checkpoint` folder the work is saved now and then, and resumed where it stands.
+    """Read every image once. With a `checkpoint` folder, progress is saved regularly and resumed.
 
-    What was read in whole stays of use if images have gone since; images that are new or changed are refused.
+    Complete results remain valid if images have been removed since; new or changed images raise an error.
     """
     identity = _identity(clip, images, first_layer, batch, blocks) if checkpoint else {}
     collected = _read(checkpoint, identity) if checkpoint else None
@@ -103,12 +103,14 @@ def collect_moments(
         _write(checkpoint, identity, collected)
     if collected.whole().count < 2:
         first = f" The first problem: {collected.problems[0]}" if collected.problems else ""
-        raise RolesError(f"Only {collected.whole().count} of {len(images)} images could be read, 2 are needed.{first}")
+        raise RolesError(
+            f"Only {collected.whole().count} of {len(images)} images can be read, but 2 are needed.{first}"
+        )
     return collected
 
 
 def _identity(clip: FrozenClip, images: ImageList, first_layer: int, batch: int, blocks: int) -> dict[str, Any]:
-    """What moments belong to."""
+    """Everything that the moments depend on."""
     images = images.remembering()
     facts = [clip.weights_sha256, clip.precision, images.sha256, first_layer, batch, blocks]
     others = [clip.weights_sha256, clip.precision, images.source, first_layer, batch, blocks]
@@ -164,7 +166,7 @@ def _read(folder: Path, identity: dict[str, Any]) -> Collected | None:
 
 
 def _gone(form: _State, identity: dict[str, Any]) -> int:
-    """How many images have gone since all were read, if that is all that has changed; else 0."""
+    """Number of images removed since all were read, if nothing else has changed; otherwise 0."""
     now, before = Counter(identity["images"]), Counter(form.images)
     same = form.without_images == identity["without_images"] and form.position == len(form.images)
     return (before - now).total() if same and now and not now - before else 0

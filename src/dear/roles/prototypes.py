@@ -1,4 +1,4 @@
-"""What each of the twelve concepts means, said by example. A prototype is the mean of its exemplars' embeddings.
+"""Example phrases of the twelve concepts. A concept's prototype is the mean of its examples' embeddings.
 
 Written for this project; none of the phrases of the paper's Table 2 is among them.
 """

@@ -1,4 +1,4 @@
-"""A role map: what each attention head of the adapted layers does, and how we know. Strict JSON in, strict JSON out.
+"""`RoleMap`: the role of each attention head of the adapted layers with its evidence, stored as strict JSON.
 
 Layers are counted from 1, heads from 0.
 """
@@ -21,7 +21,7 @@ from dear.storage.documents import Document, Record
 from dear.storage.files import is_file, is_folder, sha256
 
 ROLES: Final = "roles.json"
-"""What a map is called in a folder."""
+"""File name of a role map in a folder."""
 CORE_ATTRIBUTES = ("color", "shape", "texture", "object", "location")
 
 Scalar = str | int | float | bool | None
@@ -37,7 +37,7 @@ class Role(StrEnum):
 
 
 class HeadRole(Record):
-    """One head: its role, the concept that goes with it, and the evidence."""
+    """One head: its role, its concept and the evidence."""
 
     layer: int = Field(ge=1)
     head: int = Field(ge=0)
@@ -49,8 +49,8 @@ class HeadRole(Record):
 
     def __repr__(self) -> str:
         """One line without the evidence."""
-        told = " ".join(filter(None, (self.role.value, self.concept)))
-        return f"HeadRole(layer {self.layer}, head {self.head}: {told})"
+        role = " ".join(filter(None, (self.role.value, self.concept)))
+        return f"HeadRole(layer {self.layer}, head {self.head}: {role})"
 
     @model_validator(mode="after")
     def _concept_goes_with_role(self) -> HeadRole:
@@ -62,7 +62,7 @@ class HeadRole(Record):
 
 
 class Provenance(Record):
-    """Where a map comes from: a map belongs to one checkpoint and to the way it was found."""
+    """Origin of a map: the weights it describes and how it was made."""
 
     source: str
     citation: str | None = None
@@ -77,7 +77,7 @@ class Provenance(Record):
     derived: tuple[str, ...] = Field(default=(), strict=False)
 
     def __repr__(self) -> str:
-        """One line with what tells maps apart."""
+        """One line with source, model and rule."""
         return one_line(f"Provenance({self.source!r}, model={self.model!r}, rule={self.rule!r})")
 
 
@@ -128,7 +128,7 @@ class RoleMap(Document):
 
     @classmethod
     def uniform(cls, role: Role, *, first_layer: int, layers: int, heads: int) -> RoleMap:
-        """A map that gives one role (mixed or generalization) to every head of layers `first_layer`..`layers`."""
+        """A map with the same role (mixed or generalization) for all heads of layers `first_layer`..`layers`."""
         places = [(layer, head) for layer in range(first_layer, layers + 1) for head in range(heads)]
         return cls(
             heads=tuple(HeadRole(layer=layer, head=head, role=Role(role)) for layer, head in places),
@@ -137,7 +137,7 @@ class RoleMap(Document):
 
     @classmethod
     def load(cls, source: str | Path) -> RoleMap:
-        """Read a shipped map by name ("vit-b-16"), a JSON file, or the folder that 'dear roles discover' wrote."""
+        """Read a shipped map by name ("vit-b-16"), a JSON file, or a folder written by 'dear roles discover'."""
         if not isinstance(source, str | Path):
             raise RoleMapError(f"A role map is a RoleMap, a path or a name, but got {type(source).__name__}.")
         shipped = _shipped()
@@ -162,10 +162,10 @@ class RoleMap(Document):
             raise RoleMapError(f"The role map cannot be written to {path}: {error.strerror or error}.") from error
 
     def __repr__(self) -> str:
-        """Counts instead of every head."""
+        """Counts instead of all heads."""
         counts = Counter(head.role for head in self.heads)
-        told = ", ".join(f"{counts[role]} {role.value}" for role in Role if counts[role])
-        return f"RoleMap({self.provenance.model or 'any model'}: {told})"
+        roles = ", ".join(f"{counts[role]} {role.value}" for role in Role if counts[role])
+        return f"RoleMap({self.provenance.model or 'any model'}: {roles})"
 
     def __getitem__(self, place: tuple[int, int]) -> HeadRole:
         """The head at (layer, head)."""
@@ -179,15 +179,15 @@ class RoleMap(Document):
         return tuple(sorted((h for h in self.heads if h.layer == layer), key=lambda h: h.head))
 
     def all_generalization(self) -> RoleMap:
-        """The same heads, each shielded (ablation)."""
+        """The same heads, all shielded (for ablations)."""
         return self.derive([(Role.GENERALIZATION, None)] * len(self.heads), "all_generalization")
 
     def all_mixed(self) -> RoleMap:
-        """The same heads, each open to everything (ablation)."""
+        """The same heads, all mixed (for ablations)."""
         return self.derive([(Role.MIXED, None)] * len(self.heads), "all_mixed")
 
     def shuffled(self, seed: int) -> RoleMap:
-        """The same roles dealt out at random over the heads (ablation); the evidence stays with its head."""
+        """The same roles, randomly assigned to the heads (for ablations); the evidence stays with its head."""
         if type(seed) is not int or seed < 0:
             raise RoleMapError(f"The seed of a shuffle is {seed!r}, but must be a whole number from 0 on.")
         roles = [(head.role, head.concept) for head in self.heads]
@@ -197,7 +197,7 @@ class RoleMap(Document):
     def derive(
         self, roles: Sequence[tuple[Role, str | None]], how: str, *, attributes: tuple[str, ...] | None = None
     ) -> RoleMap:
-        """The same heads and evidence with other roles; `how` is recorded."""
+        """The same heads and evidence with other roles; `how` is recorded in the provenance."""
         heads = tuple(
             head.model_copy(update={"role": role, "concept": concept})
             for head, (role, concept) in zip(self.heads, roles, strict=True)
@@ -209,27 +209,27 @@ class RoleMap(Document):
     def misfits(
         self, *, first_layer: int, layers: int, heads: int, weights_sha256: str, model: str | None = None
     ) -> list[str]:
-        """Everything that keeps this map from fitting layers `first_layer`..`layers` of a backbone.
+        """All reasons why this map does not fit layers `first_layer`..`layers` of a backbone.
 
-        A map without a hash is checked by the model's name, where the backbone has one that others know.
+        A map without a weights hash is compared by the model's name, if the backbone has a well-known one.
         """
         wanted = {(layer, head) for layer in range(first_layer, layers + 1) for head in range(heads)}
         present = {(head.layer, head.head) for head in self.heads}
-        found = []
+        problems = []
         if missing := sorted(wanted - present):
-            found.append(f"heads without a role: {_places(missing)}")
+            problems.append(f"heads without a role: {_places(missing)}")
         if extra := sorted(present - wanted):
-            found.append(f"heads the adapted layers do not have: {_places(extra)}")
+            problems.append(f"heads the adapted layers do not have: {_places(extra)}")
         for head in self.heads:
             if head.role is Role.CORE and head.concept not in self.attributes:
-                found.append(f"unknown attribute {head.concept!r} at ({head.layer}, {head.head})")
+                problems.append(f"unknown attribute {head.concept!r} at ({head.layer}, {head.head})")
         recorded = self.provenance.weights_sha256
         if recorded is not None and recorded != weights_sha256:
-            found.append(f"made for weights {recorded[:12]}…, but the backbone's are {weights_sha256[:12]}…")
+            problems.append(f"made for weights {recorded[:12]}…, but the backbone's are {weights_sha256[:12]}…")
         made_for = self.provenance.model
         if recorded is None and made_for is not None and model is not None and _family(made_for) != _family(model):
-            found.append(f"made for {made_for}, but the backbone is {model}")
-        return found
+            problems.append(f"made for {made_for}, but the backbone is {model}")
+        return problems
 
 
 def _places(places: list[tuple[int, int]]) -> str:
@@ -237,12 +237,12 @@ def _places(places: list[tuple[int, int]]) -> str:
 
 
 def _family(model: str) -> str:
-    """The architecture a name stands for, whatever its activation."""
+    """The architecture of a model name, without its activation function."""
     return model.removesuffix("-quickgelu").lower()
 
 
 def rule_file(rule: str) -> str:
-    """What the map by one rule is called in a folder of a discovery."""
+    """File name of the map by one rule, in the folder of a discovery."""
     return f"roles-{rule}.json"
 
 

@@ -1,4 +1,4 @@
-"""Where role discovery finds images, phrases and tasks: one's own folders and files, or the embedded world."""
+"""Images, phrases and tasks for role discovery: from the user's folders and files, or from the synthetic world."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from dear.world.vocabulary import ATTRIBUTES, NAMES
 
 WORLD = "world"
 DISCOVERY_SEED = 90_001
-"""Scenes like those of pre-training, but from a stream it never reads."""
+"""Seed of scenes like those of pre-training, which pre-training never uses."""
 
 
 def images_from(source: str, count: int | None = None, root: Path | None = None) -> ImageList:
-    """Images of a folder, of the world, or the training images of a data set by name.
+    """Images of a folder or of the world, or the training images of a named data set.
 
-    `count` of them, evenly spread, where a number is given.
+    With `count`, at most that number of images, evenly spread.
     """
     if source == WORLD:
         return _world_images(count or 2000)
     if source in dataset_names():
         dataset = open_dataset(source, root)
         if not dataset.train:
-            raise ImageError(f"{source} has no training images: roles are not to be found on test images.")
+            raise ImageError(
+                f"{source} has no training images, and roles must not be found from test images: use other images."
+            )
         images = dataset.images(dataset.train)
     else:
         images = folder_images(source)
@@ -39,7 +41,7 @@ def images_from(source: str, count: int | None = None, root: Path | None = None)
 
 
 def pool_from(source: str) -> TextPool:
-    """A text pool by name ("photographs", "world") or from a file."""
+    """Read a text pool by name ("photographs", "world") or from a file."""
     if source == WORLD:
         exemplars = {a: tuple(prompt(a, name, t) for name in NAMES[a] for t in PROMPTS[a]) for a in NAMES}
         return TextPool(WORLD, tuple(phrase_pool()), exemplars=exemplars)
@@ -47,7 +49,7 @@ def pool_from(source: str) -> TextPool:
 
 
 def tasks_from(source: str, template: str, count: int) -> tuple[ImageList, list[Task]]:
-    """Images and the zero-shot tasks to measure on them: five for the world, one for a folder of class folders."""
+    """Images and zero-shot tasks for ablations: five tasks for the world, one for a folder of class folders."""
     if source == WORLD:
         return _world_tasks(count)
     images = images_from(source, count)
@@ -55,7 +57,7 @@ def tasks_from(source: str, template: str, count: int) -> tuple[ImageList, list[
     classes = sorted(set(folders))
     if "" in classes or len(classes) < 2:
         raise ImageError(
-            f"{source} is not a folder of class folders: put each class's images into a folder of its name."
+            f"{source} is not a folder of class folders: put the images of each class into a folder with its name."
         )
     place = {folder: number for number, folder in enumerate(classes)}
     labels = torch.tensor([place[folder] for folder in folders])

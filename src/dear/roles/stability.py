@@ -1,4 +1,4 @@
-"""How far roles depend on choices that nobody can justify exactly: thresholds, the images at hand, phrases per head."""
+"""Stability of roles under arbitrary choices: thresholds, the sample of images, the number of phrases per head."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESAMPLED = "images resampled"
 
 @dataclass(frozen=True)
 class Variation:
-    """One changed choice, and how many heads keep their role and concept."""
+    """One changed choice, and the number of heads whose role and concept do not change."""
 
     what: str
     same_role: float
@@ -37,7 +37,7 @@ def stability(
     draws: int = 5,
     seed: int = 0,
 ) -> list[Variation]:
-    """How stable the roles by the chosen rule are."""
+    """Stability of the roles by the chosen rule."""
     return stability_by_rule(clip, collected, discovery, settings, draws=draws, seed=seed)[settings.rule]
 
 
@@ -50,10 +50,10 @@ def stability_by_rule(
     draws: int = 5,
     seed: int = 0,
 ) -> dict[Rule, list[Variation]]:
-    """Roles by each rule under thresholds of 10-40 %, other numbers of phrases, and bootstrapped images.
+    """Compare the roles by each rule under thresholds of 10-40 %, other numbers of phrases, and bootstrapped images.
 
-    The meaning of the phrases stays as it was found; what changes is which phrases a head gets, and what is made of
-    them. The thresholds concern the quantile rule, whichever rule decides.
+    The concepts of the phrases do not change, only the phrases of each head and the roles that follow. The thresholds
+    apply to the quantile rule, even if the other rule decides.
     """
     labels, texts_TE, rank = discovery.labels, discovery.texts_TE, head_rank(clip)
     thresholds = []
@@ -80,7 +80,7 @@ def stability_by_rule(
 
 
 def bootstrap_moments(collected: Collected, draws: int, seed: int = 0) -> list[Moments]:
-    """Moments of resampled image sets: blocks of images drawn with replacement. None where all are in one block."""
+    """Moments of bootstrapped image sets: blocks of images sampled with replacement; none for a single block."""
     filled = [block for block in collected.blocks if block.count]
     random = np.random.default_rng(seed)
     samples: list[Moments] = []

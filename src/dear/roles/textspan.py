@@ -1,6 +1,6 @@
-"""TEXTSPAN (Gandelsman et al. 2024), streaming and exact: which phrases span what a head writes?
+"""TextSpan (Gandelsman et al. 2024), streaming and exact: select the phrases that span a head's output.
 
-The scores need only each head's mean and second moment, so images are read once and memory does not grow with them.
+The scores need only the mean and second moment of each head, so images are read once and memory use is constant.
 Shapes: N images, M heads, T texts, E joint embedding, R rank of a head.
 """
 
@@ -17,15 +17,15 @@ from dear.progress.stages import stage
 Array = NDArray[np.float64]
 
 RELATIVE_ZERO = 1e-5
-"""A singular value this much smaller than the largest is nothing; so is a score this much smaller than the output."""
+"""Relative limit below which singular values and scores count as zero."""
 
 TIE = 1e-9
-"""Scores this close, relatively, are the same score."""
+"""Relative difference below which scores count as equal."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over images, for M heads: how many, of x, and of x xᵀ."""
+    """Sums over images for M heads: the number of images, the sum of x, and the sum of x xᵀ."""
 
     count: int
     sum_ME: Array
@@ -41,7 +41,7 @@ class Moments:
         return Moments(self.count + other.count, self.sum_ME + other.sum_ME, self.outer_MEE + other.outer_MEE)
 
     def update(self, heads_NME: NDArray[np.floating]) -> Moments:
-        """Moments after a further batch; the large sum is updated in place."""
+        """Add a batch of images; the large sum is updated in place."""
         batch_MNE = np.ascontiguousarray(np.swapaxes(heads_NME, 0, 1), dtype=np.float64)
         np.add(self.outer_MEE, np.swapaxes(batch_MNE, 1, 2) @ batch_MNE, out=self.outer_MEE)
         return Moments(self.count + batch_MNE.shape[1], self.sum_ME + batch_MNE.sum(1), self.outer_MEE)
@@ -49,19 +49,19 @@ class Moments:
 
 @dataclass(frozen=True)
 class Span:
-    """The phrases picked for a head, in order, with their scores, as indices into the pool."""
+    """The phrases selected for a head, in order, as indices into the pool, with their scores."""
 
     picks: tuple[int, ...]
     scores: tuple[float, ...]
     explained: float
-    """Share of the head's variance over the images that the picked phrases span."""
+    """Fraction of the head's variance that the selected phrases span."""
 
 
 def textspan(moments: Moments, head: int, texts_TE: Array, *, rank: int, most: int) -> Span:
-    """Pick up to `most` texts: each time the one along which the head varies most, then remove that direction.
+    """Select up to `most` texts: repeatedly the one along which the head varies most, whose direction is then removed.
 
-    `rank` is the head's dimension: texts are projected onto the head's row space before they compete. Picking ends
-    early where nothing is left to span, and a head that never varies has no phrase at all.
+    `rank` is the head's dimension; texts are projected onto the head's row space first. Selection stops early if no
+    variance is left; a head without variance has no phrases.
     """
     second_EE = moments.outer_MEE[head] / moments.count
     mean_E = moments.sum_ME[head] / moments.count
@@ -74,7 +74,7 @@ def textspan(moments: Moments, head: int, texts_TE: Array, *, rank: int, most: i
     scores: list[float] = []
     while len(picks) < most:
         variances_T = np.einsum("tr,rs,ts->t", texts_TR, covariance_RR, texts_TR, optimize=True)
-        pick = int(np.argmax(variances_T >= (1 - TIE) * variances_T.max()))  # of equal ones, the first
+        pick = int(np.argmax(variances_T >= (1 - TIE) * variances_T.max()))  # the first among equals
         score = float(np.sqrt(max(variances_T[pick], 0.0)))
         if score <= nothing:
             break
@@ -101,7 +101,7 @@ def textspan_all(moments: Moments, texts_TE: Array, *, rank: int, most: int) -> 
 
 
 def phrases_of(span: Span, pool: Sequence[str]) -> tuple[str, ...]:
-    """The picked phrases themselves."""
+    """The text of the selected phrases."""
     return tuple(pool[pick] for pick in span.picks)
 
 

@@ -72,7 +72,7 @@ def test_random_groups_are_repeatable_and_of_the_size_asked_for():
 
 
 def test_nothing_readable(clip):
-    with pytest.raises(RolesError, match="None of the images could be read"):
+    with pytest.raises(RolesError, match="None of the images can be read"):
         collect_terms(clip, [])
 
 

@@ -89,7 +89,7 @@ def test_too_few_readable_images(clip, tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"no")
     (tmp_path / "b.jpg").write_bytes(b"no")
     with pytest.raises(
-        RolesError, match=r"Only 0 of 2 images could be read, 2 are needed\. The first problem: .*a\.jpg"
+        RolesError, match=r"Only 0 of 2 images can be read, but 2 are needed\. The first problem: .*a\.jpg"
     ):
         collect(clip, folder_images(tmp_path))
 
