@@ -1,4 +1,4 @@
-"""A small visual world with known truth: scenes, captions, data sets. `dear world --help` shows what it can do."""
+"""A small synthetic world with ground truth: scenes, captions, data sets and a CLIP. See `dear world --help`."""
 
 from dear.world.datasets import World, WorldItem, dataset_names, load_world_dataset
 from dear.world.grammar import caption, phrase_pool

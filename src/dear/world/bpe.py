@@ -1,4 +1,4 @@
-"""A byte-pair encoding of the world's own, in the file format that open_clip's tokenizer reads."""
+"""Train the byte-pair encoding of the world's tokenizer, in the file format of open_clip."""
 
 from __future__ import annotations
 

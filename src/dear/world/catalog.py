@@ -1,4 +1,4 @@
-"""The declarations of the world's data sets: classes, prompt, looks, counts, seed. Frozen: results depend on them."""
+"""Declarations of the world's data sets: classes, prompt, looks, counts, seed. Results depend on them: never change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WorldClass:
 
 @dataclass(frozen=True)
 class WorldDataset:
-    """A data set: what it stands for, its prompt, its classes (sorted by name), its looks, images per class."""
+    """A data set: its counterpart in the paper, prompt, classes (sorted by name), looks and images per class."""
 
     name: str
     stands_for: str
@@ -50,7 +50,7 @@ def _textures() -> tuple[WorldClass, ...]:
 
 
 def _blooms() -> tuple[WorldClass, ...]:
-    """Coloured shapes, every colour twice, only in combinations that pre-training never showed."""
+    """Coloured shapes, each colour twice, only in combinations that pre-training never shows."""
     chosen = []
     for color in NAMES["color"]:
         shapes = [s for s in NAMES["shape"] if pair_is_held_out("color", "shape", color, s)]
@@ -68,7 +68,7 @@ def _places() -> tuple[WorldClass, ...]:
 
 
 def _emblems() -> tuple[WorldClass, ...]:
-    """Near relatives: four colours, three shapes, four textures, half of the possible triples."""
+    """Fine-grained classes: four colours, three shapes, four textures, half of the possible triples."""
     colors, shapes = ("red", "orange", "pink", "purple"), ("star", "flower", "heart")
     textures = ("dotted", "bubbly", "zigzag", "wavy")
     return _sorted(
@@ -83,7 +83,7 @@ def _emblems() -> tuple[WorldClass, ...]:
 
 
 def _scenes() -> tuple[WorldClass, ...]:
-    """An object somewhere, in combinations that pre-training never showed; objects and places recur."""
+    """An object at a location, in combinations that pre-training never shows; objects and locations recur."""
     things = [NAMES["object"][i] for i in (0, 4, 7, 9, 13, 15, 20, 23)]
     return _sorted(
         [
@@ -96,7 +96,7 @@ def _scenes() -> tuple[WorldClass, ...]:
 
 
 def _broad() -> tuple[WorldClass, ...]:
-    """Everything: things, places, textures, coloured shapes. A scene never shows two of the classes."""
+    """Objects, locations, textures and coloured shapes together. A scene never shows two of the classes."""
     chosen = [WorldClass(an(name), (("object", name),)) for name in NAMES["object"][:14]]
     chosen += [WorldClass(the_place(name), (("location", name),)) for name in NAMES["location"][:10]]
     chosen += [WorldClass(f"{an(name)} pattern", (("texture", name),)) for name in NAMES["texture"][1:9]]
@@ -107,7 +107,7 @@ def _broad() -> tuple[WorldClass, ...]:
 
 
 def the_place(name: str) -> str:
-    """Return a place as the broad sets call it."""
+    """Return the class name of a location in the broad data sets."""
     return f"{name} scenery"
 
 

@@ -1,4 +1,4 @@
-"""The world's CLIP as an open_clip folder: its configuration, its tokenizer, building, writing and reading it."""
+"""Build, write and read the world's CLIP: an open_clip folder with configuration, tokenizer and weights."""
 
 from __future__ import annotations
 
@@ -49,12 +49,11 @@ def config() -> dict[str, Any]:
 
 
 def build(seed: int) -> nn.Module:
-    """Return an untrained model whose vision tower starts well.
+    """Return an untrained model with a hand-made initialisation of its vision tower.
 
-    Patch positions are two-dimensional sine waves; every block starts close to passing its input on (open_clip does
-    the same for the text tower); the patch embedding gives the patches' principal components, fine ones amplified;
-    and the first block adds their magnitudes, of which textures are made. A vision tower that starts with random
-    numbers has to find such even functions by chance, which took more images than there is time for.
+    Patch positions are two-dimensional sine waves. Every block starts close to the identity, as open_clip's text tower
+    does. The patch embedding is the principal components of patches, with the small ones amplified. The first block
+    adds their magnitudes, which textures depend on; from random weights, learning these needs too many images.
     """
     from open_clip.model import CLIP
 
@@ -75,7 +74,7 @@ def build(seed: int) -> nn.Module:
 
 
 def _components(seed: int, width: int) -> Tensor:
-    """Directions of most variance of the world's patches, scaled towards equal variance, (width, 192)."""
+    """Principal components of the world's patches, scaled towards equal variance, (width, 192)."""
     images = to_input([pretraining_pair(seed, index).image for index in range(400)]).double()
     patches = nn.functional.unfold(images, PATCH, stride=PATCH).transpose(1, 2).reshape(-1, 3 * PATCH * PATCH)
     values, vectors = torch.linalg.eigh(torch.cov(patches.T))
@@ -84,7 +83,7 @@ def _components(seed: int, width: int) -> Tensor:
 
 
 def _add_magnitudes(mlp: Any, seed: int) -> None:
-    """Let half of a block's hidden units give gelu(x) + gelu(−x), close to |x|, of every channel, mixed at random."""
+    """Set half of a block's hidden units to gelu(x) + gelu(−x), close to |x|, of each channel, randomly mixed."""
     width = mlp.c_fc.in_features
     generator = torch.Generator().manual_seed(seed)
     mix, _ = torch.linalg.qr(torch.randn(width, width, generator=generator))
@@ -131,7 +130,7 @@ def read_folder(folder: Path) -> tuple[nn.Module, Any]:
 
     missing = [name for name in (CONFIG_FILE, WEIGHTS_FILE, MERGES_FILE) if not (folder / name).is_file()]
     if missing:
-        raise BackboneError(f"{folder} has no {missing[0]}; make the folder with 'dear world pretrain --out FOLDER'.")
+        raise BackboneError(f"{folder} has no {missing[0]}: create the folder with 'dear world pretrain --out FOLDER'.")
     settings = json.loads((folder / CONFIG_FILE).read_text())
     model: nn.Module = CLIP(**settings["model_cfg"])
     model.load_state_dict({name: value.float() for name, value in load_file(folder / WEIGHTS_FILE).items()})
@@ -139,6 +138,6 @@ def read_folder(folder: Path) -> tuple[nn.Module, Any]:
 
 
 def to_input(images: Sequence[Bytes]) -> Tensor:
-    """Return images as the model takes them: (B, 3, 64, 64), values −1 to 1."""
+    """Return images as input of the model: (B, 3, 64, 64), values from −1 to 1."""
     stacked = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float()
     return stacked.div_(127.5).sub_(1.0).contiguous()

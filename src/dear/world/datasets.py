@@ -1,7 +1,7 @@
-"""Downstream data sets made of the world, each standing in for one of the paper's, as plain declarations.
+"""The world's data sets, each a counterpart of one in the paper.
 
 Image `index` of class `label` in a split is a pure function of (data set, split, label, index). A class fixes some
-attributes; the others are drawn so that no other class of the set is true of the scene.
+attributes; the others are sampled so that the scene belongs to no other class.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dear.world.vocabulary import ATTRIBUTES, NAMES
 CLIP = "world"
 """The CLIP that was pre-trained on the world."""
 SPLITS = ("train", "val", "test")
-_STREAM = 16  # downstream streams start here; pre-training and held-out renderings use smaller numbers
+_STREAM = 16  # first stream of data sets; pre-training and held-out images use smaller numbers
 
 
 @dataclass(frozen=True)
 class WorldItem:
-    """One image of a data set: what it shows, and how to draw it."""
+    """One image of a data set: its scene, and how to render it."""
 
     dataset: str
     split: str
@@ -39,13 +39,13 @@ class WorldItem:
     key: tuple[int, ...] = field(repr=False)
 
     def render(self) -> Bytes:
-        """Return the image, 64 × 64 × 3 bytes."""
+        """Render the image, 64 × 64 × 3 bytes."""
         return render(self.scene, self.key, self.look)
 
 
 @dataclass(frozen=True)
 class World:
-    """A data set of the world, ready to be read."""
+    """A data set of the world."""
 
     declaration: WorldDataset
 
@@ -60,9 +60,9 @@ class World:
         return self.declaration.template
 
     def count(self, split: str) -> int:
-        """Return how many images of each class a split has."""
+        """Return the number of images per class in a split."""
         if split not in SPLITS:
-            raise ConfigError(f"there is no split {split!r}; the splits are {', '.join(SPLITS)}.")
+            raise ConfigError(f"There is no split {split!r}: choose {', '.join(SPLITS)}.")
         return getattr(self.declaration, split)  # type: ignore[no-any-return]
 
     def item(self, split: str, label: int, index: int) -> WorldItem:
@@ -79,7 +79,7 @@ class World:
         )
 
     def items(self, split: str) -> Iterator[WorldItem]:
-        """Go through a split, class by class."""
+        """Iterate over a split, class by class."""
         for label in range(len(self.declaration.classes)):
             for index in range(self.count(split)):
                 yield self.item(split, label, index)
@@ -90,15 +90,15 @@ class World:
         attempt = 0
         while True:
             chance = words((*key, 2, attempt), 5)
-            drawn = {a: NAMES[a][chance[i] % len(NAMES[a])] for i, a in enumerate(ATTRIBUTES)}
-            scene = Scene(**(drawn | fixed))
+            sampled = {a: NAMES[a][chance[i] % len(NAMES[a])] for i, a in enumerate(ATTRIBUTES)}
+            scene = Scene(**(sampled | fixed))
             if not any(matches(scene, other) for other in others):
                 return scene
             attempt += 1
 
 
 def matches(scene: Scene, fixed: dict[str, str]) -> bool:
-    """Say whether a scene has all the values that a class fixes."""
+    """Return whether a scene has all the values that a class fixes."""
     return all(getattr(scene, attribute) == value for attribute, value in fixed.items())
 
 
@@ -106,7 +106,7 @@ def load_world_dataset(name: str) -> World:
     """Return a data set of the world by its name."""
     if name not in DATASETS:
         raise ConfigError(
-            f"there is no world data set {name!r}; they are {', '.join(DATASETS)}.{did_you_mean(name, DATASETS)}"
+            f"There is no world data set {name!r}: choose {', '.join(DATASETS)}.{did_you_mean(name, DATASETS)}"
         )
     return World(DATASETS[name])
 
@@ -117,7 +117,7 @@ def dataset_names() -> tuple[str, ...]:
 
 
 def open_named(name: str) -> Dataset:
-    """A data set of the world as `dear.open_dataset` returns it; images are rendered when they are opened."""
+    """Open a data set of the world as a `Dataset`; images are rendered when they are opened."""
     world = load_world_dataset(name)
 
     def items(split: str) -> tuple[Item, ...]:

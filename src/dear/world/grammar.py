@@ -1,7 +1,7 @@
-"""What can be said about a scene: full and partial captions, single-concept prompts, and a pool of short phrases.
+"""Sentences about a scene: full and partial captions, single-concept prompts, and a pool of short phrases.
 
-Pre-training draws its words from `Value.seen` and its sentences from the templates here; the templates of downstream
-data sets (`HELD_OUT_TEMPLATES`) and the words in `Value.held_out` are never among them.
+Pre-training uses the words in `Value.seen` and the templates here. It never uses the templates of the data sets
+(`HELD_OUT_TEMPLATES`) or the words in `Value.held_out`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dear.world.render import Scene, words
 from dear.world.vocabulary import ATTRIBUTES, VALUES
 
-# Places that do not simply take "in the".
+# Locations with another preposition than "in the".
 _PLACE = {
     "sea": "at sea",
     "ocean": "on the ocean",
@@ -77,7 +77,7 @@ PROMPTS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# One template a data set, none of which pre-training uses.
+# One template per data set; pre-training uses none of them.
 HELD_OUT_TEMPLATES = (
     "a swatch of {} texture.",
     "a photo of a {}, a type of bloom.",
@@ -90,29 +90,29 @@ HELD_OUT_TEMPLATES = (
 
 
 def an(phrase: str) -> str:
-    """Put the right indefinite article before a phrase."""
+    """Add the indefinite article to a phrase."""
     return f"{'an' if phrase[0] in 'aeiou' else 'a'} {phrase}"
 
 
 def place(word: str) -> str:
-    """Return where something is: "in the desert", "at sea"."""
+    """Return a location with its preposition: "in the desert", "at sea"."""
     return _PLACE.get(word, f"in the {word}")
 
 
 def the(word: str) -> str:
-    """Return a place as a thing: "the desert", "outer space"."""
+    """Return a location with its article: "the desert", "outer space"."""
     if word in _BARE:
         return word
     return an(word) if word in ("town at night", "room", "bedroom", "crop field", "lava field") else f"the {word}"
 
 
 def prompt(attribute: str, word: str, template: str) -> str:
-    """Say one word of one attribute: {w} the word, {a} with its article, {p} as a place, {t} as a thing."""
+    """Fill a template with a word: {w} the word, {a} with "a", {p} with its preposition, {t} with "the"."""
     return template.format(w=word, a=an(word), p=place(word), t=the(word))
 
 
 def random_prompt(attribute: str, value: int, key: tuple[int, ...]) -> str:
-    """Return one of pre-training's ways to name a value."""
+    """Return a random prompt of pre-training that names a value."""
     pick, pattern = words(key, 2)
     seen = VALUES[attribute][value].seen
     word = seen[0] if pick % 2 == 0 else seen[(pick >> 1) % len(seen)]
@@ -121,7 +121,7 @@ def random_prompt(attribute: str, value: int, key: tuple[int, ...]) -> str:
 
 
 def _figure(said: dict[str, str], chance: Sequence[int]) -> str:
-    """Name the shape with what is said of it."""
+    """Name the shape with its adjectives."""
     adjectives = [said[a] for a in ("color", "texture") if a in said]
     if chance[0] % 2:
         adjectives.reverse()
@@ -139,7 +139,7 @@ def _figure(said: dict[str, str], chance: Sequence[int]) -> str:
 
 
 def describe(said: dict[str, str], chance: Sequence[int]) -> str:
-    """Make one sentence of the words said about some attributes of a scene."""
+    """Return one sentence from words for some attributes of a scene."""
     parts = []
     if any(attribute in said for attribute in ("color", "shape", "texture")):
         parts.append(_figure(said, chance))
@@ -158,7 +158,7 @@ def describe(said: dict[str, str], chance: Sequence[int]) -> str:
 
 
 def caption(scene: Scene, key: tuple[int, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return a sentence about a scene, and the attributes it mentions: all of them, or a random part."""
+    """Return a caption of a scene and the attributes that it mentions: all of them, or a random part."""
     chance = words(key, 24)
     count = (1, 2, 2, 3, 3, 4, 5, 5)[chance[0] % 8]
     order = sorted(range(5), key=lambda i: chance[1 + i])
@@ -172,7 +172,7 @@ def caption(scene: Scene, key: tuple[int, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def phrase_pool() -> list[str]:
-    """Return the world's pool of short phrases, mostly of one concept each, for describing what heads respond to."""
+    """Return the world's text pool for role discovery: short phrases, mostly of one concept each."""
     patterns = {
         "color": ("the color {w}", "{a} shape", "something {w}", "{w} colored"),
         "shape": ("{a}", "the shape of {a}", "something shaped like {a}", "a picture of {a}"),
@@ -191,7 +191,7 @@ def phrase_pool() -> list[str]:
 
 
 def vocabulary_text() -> list[str]:
-    """Return texts with every word the tokenizer should know, held-out words and templates included."""
+    """Return texts with every word that the tokenizer should know, including held-out words and templates."""
     texts = [word for values in VALUES.values() for value in values for word in (*value.seen, *value.held_out)]
     texts += phrase_pool()
     texts += [template.replace("{}", " ") for template in HELD_OUT_TEMPLATES] * 8

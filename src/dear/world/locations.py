@@ -1,7 +1,7 @@
-"""Sixteen painted backgrounds, 96 × 80 pixels each, from which a scene takes a 64 × 64 window.
+"""The sixteen locations: painted backgrounds of 96 × 80 pixels, from which a scene takes a 64 × 64 window.
 
-Every variant of a location is drawn from its own numbers: other hills, other clouds, other lights. Pre-training sees
-the variants below `TRAIN_VARIANTS`, downstream data the ones above.
+The variants of a location differ in random details: hills, clouds, lights. Pre-training uses the variants below
+`TRAIN_VARIANTS`, the data sets use the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Paint = tuple[int, int, int]
 
 
 class Chance:
-    """A stream of small numbers from one seed, the same on every machine."""
+    """A stream of pseudo-random integers from one seed, the same on every machine."""
 
     def __init__(self, *key: int) -> None:
         """Start the stream of a key of non-negative integers."""
@@ -38,7 +38,7 @@ class Chance:
         return low + self.below(high - low + 1)
 
     def shade(self, paint: Paint, spread: int = 12) -> Paint:
-        """Return a paint a little lighter or darker."""
+        """Return a slightly lighter or darker paint."""
         d = self.between(-spread, spread)
         r, g, b = (min(255, max(0, channel + d)) for channel in paint)
         return r, g, b
@@ -48,7 +48,7 @@ class Canvas:
     """A picture at twice the final resolution, painted with masks."""
 
     def __init__(self) -> None:
-        """Start with black."""
+        """Start with a black picture."""
         self.pixels = np.zeros((HEIGHT * _FINE, WIDTH * _FINE, 3), dtype=np.int32)
         self._board = Board(HEIGHT * _FINE, WIDTH * _FINE, 2 * _FINE)
 
@@ -75,7 +75,7 @@ class Canvas:
         self._put(box(self._board, x0, y0, x1, y1), paint)
 
     def line(self, paint: Paint, x0: float, y0: float, x1: float, y1: float, thick: float) -> None:
-        """Paint a stroke."""
+        """Paint a line."""
         self._put(line(self._board, x0, y0, x1, y1, thick), paint)
 
     def poly(self, paint: Paint, points: list[tuple[float, float]]) -> None:

@@ -1,6 +1,6 @@
-"""What pre-training minimises: the CLIP loss on captions, and helpers that use the world's ground truth.
+"""The loss of pre-training: the CLIP loss on captions, and auxiliary terms that use the world's ground truth.
 
-B images, C captions, N kept patches, D joint embedding, T prompts.
+Shapes: B images, C captions, N visible patches, D joint embedding, T prompts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dear.backbone.vision import VisionTower
 from dear.world.vocabulary import ATTRIBUTES, NAMES
 
 FIRST_LATE_LAYER = 9
-UNKNOWN = -100  # what cross-entropy leaves out
+UNKNOWN = -100  # label that cross-entropy ignores
 PROMPT_COUNTS = [len(NAMES[attribute]) for attribute in ATTRIBUTES]
 
 
@@ -28,28 +28,28 @@ class Batch:
 
     images: Tensor  # (B, 3, 64, 64)
     tokens: Tensor  # (C, length): captions of the first C images
-    asked: tuple[int, ...]  # the attributes whose values are named by prompts
-    prompt_tokens: Tensor  # (T, length): one prompt for every value of those attributes
-    truth: Tensor  # (B, 5) values, UNKNOWN where the picture does not tell
-    mentioned: Tensor  # (C, 5) true where the caption speaks of the attribute
+    asked: tuple[int, ...]  # the attributes that have prompts in this step
+    prompt_tokens: Tensor  # (T, length): one prompt per value of those attributes
+    truth: Tensor  # (B, 5) values, UNKNOWN if the image does not show them
+    mentioned: Tensor  # (C, 5) true where the caption mentions the attribute
     shape_patches: Tensor  # (B, 64) share of the patch, 0 to 1
     object_patches: Tensor  # (B, 64)
-    kept: Tensor | None  # (B, N) patches that the model sees, or all
-    restarted: Tensor  # (B,) true where [CLS] enters the late layers as it entered the first
+    visible: Tensor | None  # (B, N) patches that the model sees; None for all
+    restarted: Tensor  # (B,) true where [CLS] is reset to its initial state before the late layers
 
 
 def image_features(
-    model: nn.Module, images: Tensor, kept: Tensor | None, restarted: Tensor
+    model: nn.Module, images: Tensor, visible: Tensor | None, restarted: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
-    """Return normalised features of [CLS] and of every kept patch, (B, 1 + N, D), and what late heads give to [CLS].
+    """Return normalised features of [CLS] and the visible patches, (B, 1 + N, D), and the late heads' output for [CLS].
 
-    What [CLS] has gathered before the late layers is either taken away or not trained: as in CLIPs trained on
-    photographs, the last layers write the embedding, reading it off the patches.
+    Before the late layers, [CLS] is either reset or detached. So, as in CLIPs trained on photographs, the last layers
+    write the embedding from what they read in the patches.
     """
     visual: Any = model.visual
     x_BND = visual.conv1(images).flatten(2).transpose(1, 2) + visual.positional_embedding[1:]
-    if kept is not None:
-        x_BND = x_BND.gather(1, kept[..., None].expand(-1, -1, x_BND.shape[-1]))
+    if visible is not None:
+        x_BND = x_BND.gather(1, visible[..., None].expand(-1, -1, x_BND.shape[-1]))
     cls_D = visual.class_embedding + visual.positional_embedding[0]
     x_BLD = torch.cat([cls_D.expand(len(x_BND), 1, -1), x_BND], dim=1)
     x_BLD = visual.ln_pre(x_BLD)
@@ -60,8 +60,8 @@ def image_features(
     x_BLD = torch.cat([cls_B1D, x_BLD[:, 1:]], dim=1)
     heads: list[Tensor] = []
     x_BLD = tower.run(x_BLD, FIRST_LATE_LAYER, layers=recording(tower.layers, heads, []))
-    given = [(visual.ln_post.weight * terms_BHD) @ visual.proj for terms_BHD in heads]
-    return F.normalize(visual.ln_post(x_BLD) @ visual.proj, dim=-1), given
+    head_outputs = [(visual.ln_post.weight * terms_BHD) @ visual.proj for terms_BHD in heads]
+    return F.normalize(visual.ln_post(x_BLD) @ visual.proj, dim=-1), head_outputs
 
 
 def text_features(model: Any, tokens: Tensor) -> Tensor:
@@ -75,8 +75,8 @@ def text_features(model: Any, tokens: Tensor) -> Tensor:
 
 
 def contrastive(logits_CC: Tensor, truth: Tensor, mentioned: Tensor) -> Tensor:
-    """CLIP's symmetric loss, leaving out wrong captions that happen to be true of an image."""
-    same = (truth[:, None] == truth[None]) | ~mentioned[None]  # (image, caption, attribute)
+    """CLIP's symmetric loss; captions of other images that are also true of an image are ignored."""
+    same = (truth[:, None] == truth[None]) | ~mentioned[None]  # by image, caption, attribute
     also_true = same.all(dim=2) & ~torch.eye(len(truth), dtype=torch.bool)
     logits_CC = logits_CC.masked_fill(also_true, -torch.inf)
     target = torch.arange(len(truth))
@@ -84,16 +84,16 @@ def contrastive(logits_CC: Tensor, truth: Tensor, mentioned: Tensor) -> Tensor:
 
 
 def per_attribute(logits_BT: Tensor, truth: Tensor, asked: Sequence[int]) -> Tensor:
-    """Cross-entropy of every asked attribute's value among all its values, (attributes,)."""
+    """Cross-entropy of the value of each asked attribute among all its values, (attributes,)."""
     parts = torch.split(logits_BT, [PROMPT_COUNTS[a] for a in asked], dim=1)
     return torch.stack([F.cross_entropy(part, truth[:, a]) for a, part in zip(asked, parts, strict=True)])
 
 
 def per_patch(logits_BNT: Tensor, batch: Batch) -> Tensor:
-    """The same for single patches, (5,): the shape's colour, shape and texture where it is, and so on."""
+    """Cross-entropy per attribute for single patches, (5,): those of the shape's attributes on its patches, etc."""
     shape, thing = batch.shape_patches, batch.object_patches
-    if batch.kept is not None:
-        shape, thing = shape.gather(1, batch.kept), thing.gather(1, batch.kept)
+    if batch.visible is not None:
+        shape, thing = shape.gather(1, batch.visible), thing.gather(1, batch.visible)
     weights = [(shape > 0.4).float()] * 3 + [(thing > 0.3).float(), (shape + thing < 0.1).float()]
     losses = []
     for i, (part, weight) in enumerate(zip(torch.split(logits_BNT, PROMPT_COUNTS, dim=2), weights, strict=True)):
@@ -103,22 +103,22 @@ def per_patch(logits_BNT: Tensor, batch: Batch) -> Tensor:
     return torch.stack(losses)
 
 
-def strayed(given: Sequence[Tensor], blocks: Sequence[Tensor]) -> Tensor:
-    """Share of what each attribute's late heads tell about other attributes, averaged: 0 where all keep to their own.
+def strayed(head_outputs: Sequence[Tensor], blocks: Sequence[Tensor]) -> Tensor:
+    """Mean fraction of the late heads' variance that is about other attributes than their own; 0 is perfect.
 
-    Head 0 of every late layer is for the first attribute, head 1 for the second, and so on; the last heads are free.
+    Head 0 of every late layer belongs to the first attribute, head 1 to the second, and so on; the last are free.
     """
     shares = []
-    for terms_BHD in given:
+    for terms_BHD in head_outputs:
         own_BAD = terms_BHD[:, : len(blocks)]
-        told = [(own_BAD @ (block - block.mean(dim=0)).T.detach()).var(dim=0).mean(dim=1) for block in blocks]
-        told_AA = torch.stack(told, dim=1)  # (head, attribute)
-        shares.append(1 - told_AA.diagonal() / told_AA.sum(dim=1))
+        variances = [(own_BAD @ (block - block.mean(dim=0)).T.detach()).var(dim=0).mean(dim=1) for block in blocks]
+        variance_AA = torch.stack(variances, dim=1)  # (head, attribute)
+        shares.append(1 - variance_AA.diagonal() / variance_AA.sum(dim=1))
     return torch.cat(shares).mean()
 
 
 def per_prompt(prompts_TD: Tensor, anchors: Sequence[Tensor], scale: Tensor) -> Tensor:
-    """Cross-entropy of every prompt's value among the anchors of its attribute."""
+    """Cross-entropy of each prompt's value among the anchors of its attribute."""
     parts = torch.split(prompts_TD, [len(block) for block in anchors])
     pairs = zip(parts, anchors, strict=True)
     return torch.stack([F.cross_entropy(scale * p @ block.T, torch.arange(len(p))) for p, block in pairs]).mean()
@@ -127,10 +127,10 @@ def per_prompt(prompts_TD: Tensor, anchors: Sequence[Tensor], scale: Tensor) -> 
 def total_loss(model: Any, anchors: Tensor, batch: Batch, patch_weight: float) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of a batch and its terms.
 
-    `anchors` (84, D) is one free direction per attribute value: images, patches and prompts are all drawn to it, so
-    that the towers need not wait for each other. It is thrown away at the end.
+    `anchors` (84, D) is one trained direction per attribute value, to which images, patches and prompts are attracted,
+    so that the two towers can be trained independently. The anchors are discarded at the end.
     """
-    features_BLD, given = image_features(model, batch.images, batch.kept, batch.restarted)
+    features_BLD, head_outputs = image_features(model, batch.images, batch.visible, batch.restarted)
     captions_CD = text_features(model, batch.tokens)
     prompts_TD = text_features(model, batch.prompt_tokens)
     anchors_TD = F.normalize(anchors, dim=-1)
@@ -142,7 +142,7 @@ def total_loss(model: Any, anchors: Tensor, batch: Batch, patch_weight: float) -
     attributes = per_attribute(scale * cls_BD @ anchors_TD.T, batch.truth, range(len(ATTRIBUTES)))
     prompts = per_prompt(prompts_TD, [blocks[a] for a in batch.asked], scale)
     patches = per_patch(scale * features_BLD[:, 1:] @ anchors_TD.T, batch)
-    stray = strayed(given, blocks)
+    stray = strayed(head_outputs, blocks)
     loss = 0.25 * (clip + named) + 0.5 * prompts + 0.5 * attributes.sum() + patch_weight * patches.sum() + stray
     terms = {"clip": clip, "named": named, "prompts": prompts, "stray": stray, "scale": scale}
     terms |= {attribute: attributes[i] for i, attribute in enumerate(ATTRIBUTES)}

@@ -1,4 +1,4 @@
-"""The drawn objects and the geometric shapes, as data: paint steps on a 100 × 100 board.
+"""The objects and geometric shapes, as data: paint steps on a 100 × 100 board.
 
 Slots of an object: 1 main paint, 2 second paint, 3 detail, 4 pale detail, 5 outline (added around everything).
 Slots of a shape: 1 fill (takes colour and texture), 2 rim.
@@ -260,7 +260,7 @@ OBJECT_STEPS: dict[str, list[Step]] = {
     ],
 }
 
-# Paints of slots 1..4 of each object, two or three sets each, muted so that the shape's colour stays the colour.
+# Paints of slots 1..4 of each object, two or three sets each; muted, so that only the shape has a strong colour.
 PAINTS: dict[str, tuple[tuple[tuple[int, int, int], ...], ...]] = {
     "house": (
         ((214, 190, 156), (150, 84, 70), (96, 66, 52), (176, 206, 220)),
@@ -383,13 +383,13 @@ def object_board(name: str) -> Bytes:
 
 @cache
 def shape_coverage(name: str, size: int, degrees: int, flip: bool) -> NDArray[np.int32]:
-    """Return the cached pixel coverage of a shape's fill and rim."""
+    """Return the pixel coverage of a shape's fill and rim (cached)."""
     return coverage(shape_board(name), SHAPE_SLOTS, size, degrees, flip)
 
 
 @cache
 def object_coverage(name: str, size: int, degrees: int, flip: bool) -> NDArray[np.int32]:
-    """Return the cached pixel coverage of an object's five slots."""
+    """Return the pixel coverage of an object's five slots (cached)."""
     return coverage(object_board(name), OBJECT_SLOTS, size, degrees, flip)
 
 

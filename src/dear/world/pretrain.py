@@ -1,4 +1,4 @@
-"""Pre-training of the world's CLIP: one loop, a function of the seed, resumable at any checkpoint."""
+"""Pre-train the world's CLIP: a deterministic loop that can be resumed from its checkpoint."""
 
 from __future__ import annotations
 
@@ -33,54 +33,54 @@ _PROMPT_STREAM, _PATCH_STREAM, _LIGHT_STREAM, _RESTART_STREAM = 3, 4, 5, 6
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides the result."""
+    """Settings of pre-training; they determine the result."""
 
     seed: int = 0
     steps: int = 2000
-    shards: int = 2  # number of shards per batch, each with its own loss; threads work on them side by side
-    shard: int = 96  # images a shard
+    shards: int = 2  # number of shards per batch, each with its own loss; computed in parallel threads
+    shard: int = 96  # images per shard
     captions: int = 24  # images of a shard that come with a caption
-    asked: int = 2  # attributes that, in turn, have all their values named by prompts
+    asked: int = 2  # attributes per step whose values all have prompts, in turn
     lr: float = 1.5e-3
     weight_decay: float = 0.05
     warmup: int = 40  # steps
-    cooldown: float = 0.35  # of the steps, in which the rate falls to nothing
-    dense_from: int = 250  # from this step on all patches are shown (outlines need them)
-    kept: int = 24  # patches shown before that, which is twice as fast
-    patch_weight: float = 1.0  # of the per-patch loss, falling with the rate
-    gray: int = 24  # images of a shard (none with a caption) that are shown without their colours
-    faded: float = 0.3  # of the images lose contrast towards some gray
-    restarts: float = 0.75  # of the images have [CLS] start anew before the late layers
+    cooldown: float = 0.35  # fraction of the steps in which the learning rate falls to zero
+    dense_from: int = 250  # from this step on all patches are visible (outlines need them)
+    kept: int = 24  # visible patches before that step, which is twice as fast
+    patch_weight: float = 1.0  # weight of the per-patch loss, which falls with the learning rate
+    gray: int = 24  # images of a shard (without captions) that are shown in gray
+    faded: float = 0.3  # fraction of the images that lose contrast
+    restarts: float = 0.75  # fraction of the images whose [CLS] is reset before the late layers
 
     def __post_init__(self) -> None:
-        """Refuse gray images with captions: a caption may tell of colours."""
+        """Check that gray images have no captions, which may mention colours."""
         if self.captions + self.gray > self.shard:
             raise ConfigError(f"{self.captions} captions and {self.gray} gray images do not fit {self.shard} images.")
 
     @property
     def plateau(self) -> int:
-        """The step at which the cool-down starts. Up to it, a run does not depend on how long it will be."""
+        """The step at which the cool-down starts. Up to it, a run does not depend on its total length."""
         return round((1 - self.cooldown) * self.steps)
 
 
 def learning_rate(step: int, settings: Settings) -> float:
-    """Return the rate of a step (counted from 0): linear warm-up, a plateau, a linear cool-down."""
+    """Return the learning rate of a step (counted from 0): linear warm-up, plateau, linear cool-down."""
     return settings.lr * min(1.0, (step + 1) / settings.warmup) * remaining(step, settings)
 
 
 def remaining(step: int, settings: Settings) -> float:
-    """Return 1 before the cool-down and what is left of it afterwards, never quite 0."""
+    """Return 1 before the cool-down and the remaining fraction of it afterwards, never exactly 0."""
     return min(1.0, (settings.steps - step) / (settings.steps - settings.plateau))
 
 
 def _uniform(stream: int, settings: Settings, number: int, count: int) -> Tensor:
-    """Return `count` numbers from 0 to 1 that depend on the seed and the shard's number."""
+    """Return `count` random numbers from 0 to 1 that depend on the seed and the number of the shard."""
     raw = np.random.PCG64(np.random.SeedSequence((stream, settings.seed, number))).random_raw(count)
     return torch.from_numpy((raw >> 11).astype(np.float64) / 2**53).float()
 
 
 def change_light(images: Tensor, settings: Settings, number: int) -> Tensor:
-    """Take the colours from the last images of a shard, and contrast from some of all: shape must not need either."""
+    """Make the last images of a shard gray, and reduce the contrast of some: shapes must be recognised without both."""
     chance, contrast, level = _uniform(_LIGHT_STREAM, settings, number, 3 * len(images)).view(3, -1, 1, 1, 1)
     first_gray = len(images) - settings.gray
     gray = images[first_gray:].mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)
@@ -90,7 +90,7 @@ def change_light(images: Tensor, settings: Settings, number: int) -> Tensor:
 
 
 def make_batch(settings: Settings, step: int, shard: int, tokenizer: Any) -> Batch:
-    """Return the data of one shard of a step, a function of (seed, step, shard) alone."""
+    """Return the data of one shard of a step, which depends only on (seed, step, shard)."""
     size, number = settings.shard, step * settings.shards + shard
     pairs = [pretraining_pair(settings.seed, number * size + i) for i in range(size)]
     asked = tuple((settings.asked * number + i) % len(ATTRIBUTES) for i in range(settings.asked))
@@ -99,11 +99,11 @@ def make_batch(settings: Settings, step: int, shard: int, tokenizer: Any) -> Bat
         for a in asked
         for value in range(len(NAMES[ATTRIBUTES[a]]))
     ]
-    kept = None
+    visible = None
     if step < settings.dense_from:
         raw = np.random.PCG64(np.random.SeedSequence((_PATCH_STREAM, settings.seed, number))).random_raw(size * 64)
         order = np.argsort(raw.reshape(size, 64), axis=1, kind="stable")[:, : settings.kept]
-        kept = torch.from_numpy(np.sort(order, axis=1))
+        visible = torch.from_numpy(np.sort(order, axis=1))
     values = torch.tensor([truth(pair.scene) for pair in pairs])
     values[size - settings.gray :, ATTRIBUTES.index("color")] = UNKNOWN
     return Batch(
@@ -115,13 +115,13 @@ def make_batch(settings: Settings, step: int, shard: int, tokenizer: Any) -> Bat
         mentioned=torch.tensor([[a in pair.mentioned for a in ATTRIBUTES] for pair in pairs[: settings.captions]]),
         shape_patches=torch.from_numpy(np.stack([pair.shape_patches for pair in pairs])).float() / 256,
         object_patches=torch.from_numpy(np.stack([pair.object_patches for pair in pairs])).float() / 256,
-        kept=kept,
+        visible=visible,
         restarted=_uniform(_RESTART_STREAM, settings, number, size) < settings.restarts,
     )
 
 
 class Learner(nn.Module):
-    """What is trained: the model, and the anchors that go away."""
+    """The trained modules: the model, and the anchors that are discarded at the end."""
 
     def __init__(self, seed: int) -> None:
         """Build both from a seed."""
@@ -147,7 +147,7 @@ def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
 def save_checkpoint(
     path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, settings: Settings
 ) -> None:
-    """Write model, optimizer and step into one file, all or nothing."""
+    """Write model, optimizer and step to one file, atomically."""
     tensors = {f"model.{name}": value.detach().contiguous() for name, value in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         state = optimizer.state[parameter]
@@ -161,9 +161,9 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, settings: Settings) -> int:
-    """Put a checkpoint's state into model and optimizer and return its step.
+    """Load a checkpoint into model and optimizer, and return its step.
 
-    Before the cool-down the number of steps may still be changed: the run so far would have been the same.
+    Before the cool-down the total number of steps may be changed, because the run up to there does not depend on it.
     """
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata()
@@ -171,7 +171,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     step, made_with = int(metadata["step"]), json.loads(metadata["settings"])
     same_so_far = step <= min(settings.plateau, Settings(**made_with).plateau)
     if made_with | ({"steps": settings.steps} if same_so_far else {}) != asdict(settings):
-        raise ConfigError(f"{path} was made with other settings ({metadata['settings']}); resume with the same ones.")
+        raise ConfigError(f"{path} was made with other settings ({metadata['settings']}): resume with the same ones.")
     model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
     for name, parameter in model.named_parameters():
         optimizer.state[parameter] = {
@@ -186,21 +186,21 @@ def _prepare(out: Path, resume: bool) -> None:
     if out.exists() and any(out.iterdir()) and not resume:
         raise OverwriteError(f"{out} is not empty: resume with {option(resume=True)}, or choose another folder.")
     if resume and not (out / CHECKPOINT).is_file():
-        raise ConfigError(f"{out} holds no {CHECKPOINT} to resume from; start without {option(resume=True)}.")
+        raise ConfigError(f"{out} contains no {CHECKPOINT} to resume from: start without {option(resume=True)}.")
     out.mkdir(parents=True, exist_ok=True)
 
 
 def _trim_log(path: Path, step: int) -> None:
-    """Forget the lines of steps after the checkpoint."""
+    """Remove the log lines of steps after the checkpoint."""
     if path.is_file():
         lines = [line for line in path.read_text().splitlines() if json.loads(line).get("step", 0) <= step]
         path.write_text("".join(line + "\n" for line in lines))
 
 
 class Threads:
-    """Two pools of single-threaded workers: one computes shards, one draws the data of the next step meanwhile.
+    """Two pools of single-threaded workers: one computes shards, one renders the data of the next step meanwhile.
 
-    Two independent shards on two cores lose less to other programs than one batch that meets at every operation.
+    On a busy machine, independent shards on two cores are faster than one batch that synchronises at every operation.
     """
 
     def __init__(self, settings: Settings, tokenizer: Any, last: int) -> None:
@@ -212,7 +212,7 @@ class Threads:
         self._ready: dict[int, list[Future[Batch]]] = {}
 
     def batches(self, step: int) -> list[Batch]:
-        """Return the shards of a step and order those of the next."""
+        """Return the shards of a step, and start rendering those of the next."""
         for wanted in (step, step + 1):
             if wanted < self._last and wanted not in self._ready:
                 self._ready[wanted] = [self._draw.submit(self._make, wanted, shard) for shard in range(self._shards)]
@@ -240,10 +240,10 @@ def train_step(
         group["lr"] = rate
     weight = settings.patch_weight * remaining(step, settings)
     work = [threads.compute.submit(shard_gradients, model, batch, weight) for batch in threads.batches(step)]
-    results = [future.result() for future in work]  # in the shards' order, whoever finishes first
+    results = [future.result() for future in work]  # in the order of the shards, not of completion
     metrics = {name: sum(terms[name] for terms, _ in results) / len(results) for name in results[0][0]}
     if not math.isfinite(metrics["loss"]):
-        raise FloatingPointError(f"the loss of step {step + 1} is not finite; lower the learning rate.")
+        raise FloatingPointError(f"The loss of step {step + 1} is not finite: lower the learning rate.")
     for i, parameter in enumerate(model.parameters()):
         parameter.grad = torch.stack([gradients[i] for _, gradients in results]).mean(dim=0)
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -265,7 +265,7 @@ def pretrain(
 ) -> int:
     """Train up to the last step (or up to `stop_after`) and return the number of steps done.
 
-    The folder holds the log, the checkpoint and, after the last step, the finished open_clip folder in `out/clip`.
+    The folder contains the log, the checkpoint and, after the last step, the open_clip folder `out/clip`.
     """
     _prepare(out, resume)
     write_tokenizer(out)

@@ -1,4 +1,4 @@
-"""Contact sheets: the world at a glance, for people and for the docs."""
+"""Contact sheets: overview images of the world."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STREAM = 9
 
 
 def _sheet(rows: list[list[Bytes]]) -> Bytes:
-    """Put rows of images on white with a two-pixel gap."""
+    """Arrange rows of images on white, with gaps of two pixels."""
     width = max(len(row) for row in rows)
     out = np.full((66 * len(rows) + 2, 66 * width + 2, 3), 255, dtype=np.uint8)
     for r, row in enumerate(rows):
@@ -32,13 +32,13 @@ def _scene(index: int, **fixed: str) -> Scene:
 
 
 def contact_sheet(what: str) -> Bytes:
-    """A sheet of an attribute, of "styles" (a row each), of "scenes", or of a data set (four images per class)."""
+    """A sheet of an attribute, of "styles" (one row each), of "scenes", or of a data set (four images per class)."""
     if what in ATTRIBUTES:
         values = NAMES[what]
         cells = [
             [render(_scene(8 * i + j, **{what: v}), (_STREAM, i, j)) for j in range(4)] for i, v in enumerate(values)
         ]
-        half = (len(cells) + 1) // 2  # two values a row
+        half = (len(cells) + 1) // 2  # two values per row
         return _sheet([cells[i] + (cells[half + i] if half + i < len(cells) else []) for i in range(half)])
     if what == "styles":
         return _sheet([[render(_scene(j), (_STREAM, j), Look(style=style)) for j in range(10)] for style in STYLES])
@@ -51,7 +51,7 @@ def contact_sheet(what: str) -> Bytes:
         third = (count + 2) // 3
         return _sheet([[image for cell in cells[i::third] for image in cell] for i in range(third)])
     choices = ", ".join([*ATTRIBUTES, "styles", "scenes", *dataset_names()])
-    raise ConfigError(f"there is no sheet {what!r}; choose one of {choices}.")
+    raise ConfigError(f"There is no sheet {what!r}: choose one of {choices}.")
 
 
 def write_png(image: Bytes, path: Path, zoom: int) -> None:

@@ -1,4 +1,4 @@
-"""Drawing without a drawing library: filled primitives on an integer grid, so that every machine gives the same bytes.
+"""Rasterisation with integer arithmetic: filled primitives that are identical, byte for byte, on every machine.
 
 Drawings are made on a 100 × 100 board. A board is rasterised on `SIDE` × `SIDE` cells into a label map (0 is empty,
 k is paint slot k); `coverage` then places it, turned and scaled, on small pixels with nine samples each.
@@ -43,7 +43,7 @@ def turn(x: Ints, y: Ints, degrees: int) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class Board:
-    """The size of a board in cells, and how many half cells make one unit of a drawing."""
+    """The size of a board in cells, and the number of half cells per unit of a drawing."""
 
     height: int = SIDE
     width: int = SIDE
@@ -132,9 +132,9 @@ def grow(mask: Bools, cells: int) -> Bools:
 
 
 def coverage(board: Bytes, slots: int, size: int, degrees: int, flip: bool) -> NDArray[np.int32]:
-    """Return how much (0..256) of each of `size` × `size` pixels every slot covers, the board being turned first.
+    """Return how much (0..256) of each of `size` × `size` pixels every slot covers, after rotation of the board.
 
-    The result has shape (slots, size, size); what it lacks to 256 is transparent.
+    The result has shape (slots, size, size); the difference to 256 is transparent.
     """
     fine = 3 * size
     y, x = np.mgrid[0:fine, 0:fine].astype(np.int64)
@@ -145,6 +145,6 @@ def coverage(board: Bytes, slots: int, size: int, degrees: int, flip: bool) -> N
     column = (x * SIDE // (128 * fine)) + SIDE // 2
     row = (y * SIDE // (128 * fine)) + SIDE // 2
     inside = (column >= 0) & (column < SIDE) & (row >= 0) & (row < SIDE)
-    found = np.where(inside, board[np.clip(row, 0, SIDE - 1), np.clip(column, 0, SIDE - 1)], 0)
-    share = [(found == slot).reshape(size, 3, size, 3).sum(axis=(1, 3)) * 256 // 9 for slot in range(1, slots + 1)]
+    slot_of = np.where(inside, board[np.clip(row, 0, SIDE - 1), np.clip(column, 0, SIDE - 1)], 0)
+    share = [(slot_of == slot).reshape(size, 3, size, 3).sum(axis=(1, 3)) * 256 // 9 for slot in range(1, slots + 1)]
     return np.stack(share).astype(np.int32)

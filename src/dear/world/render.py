@@ -1,7 +1,7 @@
-"""From a scene to 64 × 64 pixels: a location behind, a coloured textured shape and a drawn object in front.
+"""Render a scene to 64 × 64 pixels: a location as background, a coloured textured shape and an object in front.
 
-An image is a pure function of (scene, key, look): every free choice is read from PCG64 words seeded by the key, and
-all arithmetic is on integers, so the same key gives the same bytes everywhere.
+An image is a pure function of (scene, key, look): all random numbers come from PCG64 seeded by the key, and all
+arithmetic is on integers, so the same key gives the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dear.world.styles import apply_style
 from dear.world.vocabulary import RGB
 
 SIZE = 64
-RENDERER_VERSION = 2  # to be raised whenever the same scene, key and look give other bytes
+RENDERER_VERSION = 2  # increase whenever the same scene, key and look give other bytes
 _LIGHT_INK, _DARK_INK = (250, 250, 248), (24, 24, 28)
 _ALWAYS_DARK_INK = {"yellow", "white", "lime", "pink"}
 _ALWAYS_LIGHT_INK = {"black", "brown", "purple", "blue"}
@@ -30,7 +30,7 @@ Ints = NDArray[np.int32]
 
 
 class Scene(NamedTuple):
-    """What is to be seen: one value of each of the five attributes."""
+    """The content of an image: one value of each of the five attributes."""
 
     color: str
     shape: str
@@ -41,21 +41,21 @@ class Scene(NamedTuple):
 
 @dataclass(frozen=True)
 class Look:
-    """How much the free choices may vary, and in which style the result is shown."""
+    """The range of random variations, and the style of the result."""
 
     style: str = "painted"
     shape_sizes: tuple[int, int] = (28, 40)
     object_sizes: tuple[int, int] = (25, 35)
-    turn: int = 18  # degrees either way
-    light: int = 44  # of 256, either way, for the whole and half of it per channel
+    turn: int = 18  # degrees in either direction
+    light: int = 44  # of 256, in either direction, for the whole image, and half of it per channel
     noise: int = 10  # of 255, the largest deviation
-    clutter: int = 3  # maximum number of small things lying around
-    overlap: int = 5  # pixels by which the two may run into each other
-    held_out_places: bool = False  # take the location's variants that pre-training never shows
+    clutter: int = 3  # maximum number of small extra objects
+    overlap: int = 5  # pixels by which shape and object may overlap
+    held_out_places: bool = False  # use the variants of a location that pre-training never shows
 
 
 class Layout(NamedTuple):
-    """Where things ended up, for losses and checks that look at single patches (values 0..256 per pixel)."""
+    """An image with the coverage (0..256 per pixel) of its shape and its object, for losses and checks of patches."""
 
     image: Bytes
     shape: Ints
@@ -72,13 +72,13 @@ def _noise() -> NDArray[np.int16]:
 
 
 def words(key: tuple[int, ...], count: int) -> list[int]:
-    """Return `count` 32-bit numbers that depend on the key alone."""
+    """Return `count` 32-bit numbers that depend only on the key."""
     raw = np.random.PCG64(np.random.SeedSequence(key)).random_raw(count)
     return [int(word) >> 32 for word in raw]
 
 
 class _Draw:
-    """Takes bounded numbers off a list of random words."""
+    """Reads bounded numbers from a list of random words."""
 
     def __init__(self, key: tuple[int, ...]) -> None:
         self._words = iter(words(key, 112))
@@ -98,7 +98,7 @@ def _ink(color: str, draw: _Draw) -> tuple[int, int, int]:
 
 
 def _paste(canvas: Ints, paint: Ints, alpha: Ints, top: int, left: int) -> Ints:
-    """Lay a painted square over the canvas and return where it covers it."""
+    """Paint a square over the canvas and return its coverage."""
     size = alpha.shape[0]
     cover = np.zeros((SIZE, SIZE), dtype=np.int32)
     y0, x0, y1, x1 = max(top, 0), max(left, 0), min(top + size, SIZE), min(left + size, SIZE)
@@ -143,11 +143,11 @@ def _clutter(canvas: Ints, count: int, draw: _Draw) -> None:
         canvas[y : y + height, x : x + width] = gray
 
 
-def _places(shape: int, thing: int, look: Look, draw: _Draw) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (top, left) of shape and object: side by side, or on a diagonal, either first."""
+def _positions(shape: int, thing: int, look: Look, draw: _Draw) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return (top, left) of shape and object: side by side or diagonal, in either order."""
     first_is_shape = draw.between(0, 1)
     a, b = (shape, thing) if first_is_shape else (thing, shape)
-    gap = SIZE - a - b  # what is left between the outer edges
+    gap = SIZE - a - b  # free space between the two
     left_a = draw.between(-2, max(gap // 2, 0) + 1)
     nearest = max(left_a + a - look.overlap, SIZE - b - max(gap // 2, 0) - 1)
     left_b = draw.between(min(nearest, SIZE - b + 2), SIZE - b + 2)
@@ -159,7 +159,7 @@ def _places(shape: int, thing: int, look: Look, draw: _Draw) -> tuple[tuple[int,
 
 
 def compose(scene: Scene, key: tuple[int, ...], look: Look) -> Layout:
-    """Draw a scene and say where its shape and its object are."""
+    """Render a scene and return it with the coverage of its shape and its object."""
     draw = _Draw(key)
     first = locations.TRAIN_VARIANTS if look.held_out_places else 0
     count = locations.TEST_VARIANTS if look.held_out_places else locations.TRAIN_VARIANTS
@@ -173,7 +173,7 @@ def compose(scene: Scene, key: tuple[int, ...], look: Look) -> Layout:
     small_turn = min(look.turn, 14) if scene.shape in _NEVER_TURNED_FAR else look.turn
     shape_turn = 2 * (draw.between(-small_turn, small_turn) // 2)
     object_turn = 2 * (draw.between(-look.turn, look.turn) // 2)
-    shape_at, object_at = _places(shape_size, object_size, look, draw)
+    shape_at, object_at = _positions(shape_size, object_size, look, draw)
     shape_on_top = draw.between(0, 1)
     shape_paint, shape_alpha = _shape_paint(scene, shape_size, shape_turn, draw)
     object_paint, object_alpha = _object_paint(scene.object, object_size, object_turn, draw)

@@ -1,4 +1,4 @@
-"""The endless stream of pre-training pairs: pair number i of a seed is always the same scene, image and caption."""
+"""The infinite stream of pre-training pairs: pair i of a seed is always the same scene, image and caption."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PATCH = 8
 
 
 def scene_has_held_out_pair(scene: Scene) -> bool:
-    """Say whether a scene shows a combination that is kept from pre-training."""
+    """Return whether a scene shows a combination that pre-training never shows."""
     return any(pair_is_held_out(a, b, getattr(scene, a), getattr(scene, b)) for a, b, _, _ in HELD_OUT_PAIRS)
 
 
 def draw_scene(key: tuple[int, ...], held_out_pairs: bool = False) -> Scene:
-    """Draw all five attributes evenly, without the held-out combinations unless they are asked for."""
+    """Sample all five attributes uniformly; held-out combinations are excluded unless `held_out_pairs` is set."""
     attempt = 0
     while True:
         chance = words((*key, attempt), 5)
@@ -61,7 +61,7 @@ def pretraining_pair(seed: int, index: int) -> Pair:
 
 
 def held_out_image(index: int) -> tuple[Bytes, Scene]:
-    """Return image `index` of the held-out renderings: new seeds, new backgrounds, held-out combinations included."""
+    """Return held-out image `index`: new seeds, new backgrounds, held-out combinations included."""
     scene = draw_scene((HELD_OUT_STREAM, index, 0), held_out_pairs=True)
     return compose(scene, (HELD_OUT_STREAM, index, 1), Look(held_out_places=True)).image, scene
 

@@ -1,4 +1,4 @@
-"""Zero-shot accuracy of a CLIP on the world: each attribute on held-out renderings, and every downstream data set."""
+"""Zero-shot accuracy of a CLIP on the world: each attribute on held-out images, and every data set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH = 250
 
 @torch.inference_mode()
 def encode_images(model: Any, images: Iterable[Bytes]) -> Tensor:
-    """Return normalised features of images, read in batches."""
+    """Return normalised features of images, computed in batches."""
     features: list[Tensor] = []
     waiting: list[Bytes] = []
     for image in images:
@@ -41,15 +41,15 @@ def encode_texts(model: Any, tokenizer: Any, texts: list[str]) -> Tensor:
 
 
 def attribute_accuracy(model: Any, tokenizer: Any, images: int = 4000) -> dict[str, dict[str, float]]:
-    """Return top-1 (per cent) and chance of every attribute on held-out renderings, one plain prompt per value.
+    """Return top-1 accuracy (per cent) and chance of every attribute on held-out images, with one prompt per value.
 
-    "top1" is over all of them, "seen" over those whose combinations pre-training draws as well, "unseen" over those
-    with a combination that it never shows.
+    "top1" is over all images, "seen" over those with combinations that pre-training also shows, "unseen" over the
+    others.
     """
-    drawn = [held_out_image(i) for i in range(images)]
-    features = encode_images(model, (image for image, _ in drawn))
-    values = torch.tensor([truth(scene) for _, scene in drawn])
-    unseen = torch.tensor([scene_has_held_out_pair(scene) for _, scene in drawn])
+    rendered = [held_out_image(i) for i in range(images)]
+    features = encode_images(model, (image for image, _ in rendered))
+    values = torch.tensor([truth(scene) for _, scene in rendered])
+    unseen = torch.tensor([scene_has_held_out_pair(scene) for _, scene in rendered])
     out = {}
     for i, attribute in enumerate(ATTRIBUTES):
         texts = [prompt(attribute, name, PROMPTS[attribute][0]) for name in NAMES[attribute]]
@@ -71,7 +71,7 @@ def _half(features: Tensor, labels: Tensor, texts: Tensor, first: int, last: int
 
 
 def dataset_accuracy(model: Any, tokenizer: Any, data: World, per_class: int | None = None) -> dict[str, float]:
-    """Return top-1 (per cent) on all test images, and on the base and the novel half, each among its own classes."""
+    """Return top-1 accuracy (per cent) on all test images, and on each half among its own classes."""
     names = data.class_names
     count = min(per_class or data.count("test"), data.count("test"))
     items = [data.item("test", label, index) for label in range(len(names)) for index in range(count)]
@@ -97,7 +97,7 @@ def score(
     per_class: int | None = None,
     on_done: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Return attribute accuracies, data set accuracies and the mean over the data sets."""
+    """Return the accuracies of attributes and data sets, and the mean over the data sets."""
     result: dict[str, Any] = {"attributes": attribute_accuracy(model, tokenizer, images), "datasets": {}}
     for name in names:
         result["datasets"][name] = dataset_accuracy(model, tokenizer, load_world_dataset(name), per_class)

@@ -1,4 +1,4 @@
-"""Ways to show a painted scene. Pre-training only ever shows "painted"; the others are for downstream data."""
+"""Image styles. Pre-training shows only "painted"; the others are for the data sets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _blur(image: Ints) -> Ints:
 
 
 def _edges(image: Ints) -> Ints:
-    """Return how strongly each pixel differs from its right and lower neighbours, in any channel."""
+    """Return the largest difference of each pixel to its right and lower neighbours, over the channels."""
     padded = np.pad(image, ((0, 1), (0, 1), (0, 0)), mode="edge")
     right = np.abs(padded[:-1, 1:] - image).max(axis=2)
     below = np.abs(padded[1:, :-1] - image).max(axis=2)
@@ -43,12 +43,12 @@ def _sketch(image: Ints) -> Ints:
     """Pencil lines along the strong edges, over a pale wash of the colours."""
     lines = np.clip(_edges(image) - 60, 0, 120)
     paper = 244 - (244 - image) * 160 // 256
-    drawn: Ints = paper * (255 - lines)[..., None] // 255
-    return drawn
+    sketch: Ints = paper * (255 - lines)[..., None] // 255
+    return sketch
 
 
 def _poster(image: Ints) -> Ints:
-    """Few levels a channel, hard steps."""
+    """Few levels per channel, with hard steps."""
     steps: Ints = np.minimum((image + 42) // 85 * 85, 255)
     return steps
 
@@ -71,7 +71,7 @@ def _night(image: Ints) -> Ints:
 
 
 def _negative(image: Ints) -> Ints:
-    """Light and dark exchanged, hues kept."""
+    """Light and dark exchanged, with the same hues."""
     gray = _gray(image)[..., None]
     turned: Ints = np.clip(image + 255 - 2 * gray, 0, 255)
     return turned
@@ -125,9 +125,7 @@ STYLES: dict[str, Callable[[Ints], Ints]] = {
 def apply_style(image: Bytes, style: str) -> Bytes:
     """Return the image in a style."""
     if style not in STYLES:
-        raise ConfigError(
-            f"there is no style {style!r}; the styles are {', '.join(STYLES)}.{did_you_mean(style, STYLES)}"
-        )
+        raise ConfigError(f"There is no style {style!r}: choose {', '.join(STYLES)}.{did_you_mean(style, STYLES)}")
     if style == "painted":
         return image
     return np.clip(STYLES[style](image.astype(np.int32)), 0, 255).astype(np.uint8)

@@ -1,6 +1,6 @@
 """Sixteen textures as coverage maps: how much neutral ink (0..256) lies on each pixel of a 64 × 64 tile.
 
-Lengths count 1/64 pixel, so all patterns are integer arithmetic; each pixel averages nine samples.
+Lengths are in 1/64 pixel, so all arithmetic is on integers; each pixel is the average of nine samples.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _striped(u: Ints, v: Ints, p: int, _: Ints) -> Bools:
 
 
 def _near(u: Ints, v: Ints, centres: Ints) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Distances of every sample to its nearest and second nearest centre (square roots of integers: exact order)."""
+    """Distances of every sample to its nearest and second nearest centre; as roots of integers their order is exact."""
     first = np.full(u.shape, np.int64(1) << 40)
     second = first.copy()
     for x, y in centres:
@@ -38,7 +38,7 @@ def _near(u: Ints, v: Ints, centres: Ints) -> tuple[NDArray[np.float64], NDArray
 
 
 def _lattice(p: int, spacing: int) -> Ints:
-    """Centres of a hexagonal lattice over the tile and its surroundings."""
+    """Centres of a hexagonal lattice over the tile and its neighbourhood."""
     dx = spacing * p
     dy = dx * 7 // 8
     reach = 60 * _PX
@@ -48,7 +48,7 @@ def _lattice(p: int, spacing: int) -> Ints:
 
 
 def _scattered(raw: Ints, p: int, spacing: int) -> Ints:
-    """Centres scattered over the tile: a square lattice, each point moved by chance."""
+    """Irregular centres over the tile: a square lattice with randomly displaced points."""
     step = spacing * p
     reach = 48 * _PX
     cells = range(-reach // step, reach // step + 1)
@@ -95,7 +95,7 @@ def _scaly(u: Ints, v: Ints, p: int, _: Ints) -> Bools:
     out = np.zeros(u.shape, dtype=bool)
     decided = out.copy()
     row = v // height
-    for back in (0, 1, 2):  # a scale hangs over the rows below it; the upper one hides the lower one
+    for back in (0, 1, 2):  # a scale overlaps the rows below it
         r = row - 2 + back
         x = (u + (r % 2) * width // 2) % width - width // 2
         y = v - r * height

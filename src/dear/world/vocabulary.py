@@ -1,4 +1,4 @@
-"""The words of the world: five attributes, their values, their seen and held-out names, and the held-out pairs."""
+"""The vocabulary of the world: five attributes, their values, seen and held-out words, and held-out pairs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ATTRIBUTES = ("color", "shape", "texture", "object", "location")
 
 @dataclass(frozen=True)
 class Value:
-    """One value of an attribute: its name, the other words pre-training uses, the words it never uses."""
+    """One value of an attribute: its name, the other words that pre-training uses, and words that it never uses."""
 
     name: str
     synonyms: tuple[str, ...] = ()
@@ -17,7 +17,7 @@ class Value:
 
     @property
     def seen(self) -> tuple[str, ...]:
-        """All the words that pre-training may use, the name first."""
+        """All words that pre-training may use, the name first."""
         return (self.name, *self.synonyms)
 
 
@@ -149,7 +149,7 @@ HELD_OUT_PAIRS = (
 
 
 def pair_is_held_out(first: str, second: str, a: str, b: str) -> bool:
-    """Say whether pre-training never shows value `a` of `first` together with value `b` of `second`."""
+    """Return whether pre-training never shows value `a` of `first` together with value `b` of `second`."""
     for x, y, step, modulus in HELD_OUT_PAIRS:
         if (x, y) == (first, second):
             return (INDEX[x][a] + step * INDEX[y][b]) % modulus == 0

@@ -59,8 +59,8 @@ def test_pretrain_stops_and_resumes(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["preview", "--what", "nothing", "--out", "x.png"], "there is no sheet 'nothing'"),
-        (["score", "--data", "world-nothing"], "there is no world data set 'world-nothing'"),
+        (["preview", "--what", "nothing", "--out", "x.png"], "There is no sheet 'nothing'"),
+        (["score", "--data", "world-nothing"], "There is no world data set 'world-nothing'"),
         (["pretrain", "--out", "x", "--steps", "0"], "--steps is 0: give a whole number from 1 on."),
     ],
 )

@@ -104,7 +104,7 @@ def test_training_forward_equals_open_clips(tmp_path):
     tokenizer = load_tokenizer(tmp_path)
     model = build(1).eval()
     batch = make_batch(replace(TINY, dense_from=0), 0, 0, tokenizer)
-    assert batch.kept is None
+    assert batch.visible is None
     with torch.no_grad():
         never, always = (
             torch.zeros(len(batch.images), dtype=torch.bool),
@@ -122,10 +122,10 @@ def test_batches_depend_on_seed_and_step_alone(tmp_path):
     tokenizer = load_tokenizer(tmp_path)
     a, b = make_batch(TINY, 1, 1, tokenizer), make_batch(TINY, 1, 1, tokenizer)
     assert torch.equal(a.images, b.images)
-    assert torch.equal(a.kept, b.kept)
-    assert a.kept.shape == (TINY.shard, TINY.kept)
+    assert torch.equal(a.visible, b.visible)
+    assert a.visible.shape == (TINY.shard, TINY.kept)
     assert not torch.equal(a.images, make_batch(TINY, 1, 0, tokenizer).images)
-    assert make_batch(TINY, 2, 0, tokenizer).kept is None
+    assert make_batch(TINY, 2, 0, tokenizer).visible is None
 
 
 def test_a_true_caption_is_never_a_negative():
