@@ -17,7 +17,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from dear.backbone.precision import computing
 from dear.engine.feed import IMAGES, StepImages
 from dear.methods.base import Batch, Output, total_of
-from dear.model.class_cache import concatenated
 from dear.model.model import Model
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -47,15 +46,11 @@ class _Text:
     def __init__(self, model: Model, batch: Batch) -> None:
         self._model, self._batch, self._parts = model, batch, model.frozen_parts()
         self._chunked = len(self._parts) > 1
-        sizes = [at.stop - at.start for at, _ in self._parts]
         with torch.set_grad_enabled(not self._chunked):
-            made = concatenated([self._part(at, frozen) for at, frozen in self._parts], sizes)
+            made = model.step_text(batch, self._parts)
         self._made, self._spec = tree_flatten(made)
         self._leaves = [self._leaf(one) for one in self._made]
         self.places = [i for i, one in enumerate(self._leaves) if isinstance(one, Tensor) and one.requires_grad]
-
-    def _part(self, at: slice, frozen: Any) -> Any:
-        return self._model.method.text(self._model.clip, frozen, self._model.text_batch(self._batch, at))
 
     def _leaf(self, one: Any) -> Any:
         if not isinstance(one, Tensor) or not one.is_floating_point():
@@ -75,7 +70,7 @@ class _Text:
         """Send the leaves' gradients, by term and place, through `method.text`."""
         parameters = self._model.trainable()
         for at, frozen in self._parts:
-            made = tree_flatten(self._part(at, frozen))[0] if self._chunked else self._made
+            made = tree_flatten(self._model.part_text(at, frozen, self._batch))[0] if self._chunked else self._made
             for term, by_place in grads.items():
                 used = [place for place in by_place if made[place].requires_grad]
                 if not used:

@@ -167,18 +167,26 @@ class Model(nn.Module):
 
     def _made_text(self, batch: Batch | None) -> Any:
         if batch is not None or (torch.is_grad_enabled() and self.method.trained):
-            return self._make_text(batch)
+            return self.step_text(batch)
         parts, key, cached = self.frozen_parts(), precision_key(), self._text
         now = [*self.method.parameters(), *self.method.buffers()]
         if cached is None or cached[1] != key or cached[2] is not parts or not cached[0].matches(now):
             with torch.inference_mode(False), torch.no_grad():
-                cached = self._text = (ValueSnapshot(now), key, parts, self._make_text(None))
+                cached = self._text = (ValueSnapshot(now), key, parts, self.step_text(None))
         return cached[3]
 
-    def _make_text(self, batch: Batch | None) -> Any:
-        parts = self.frozen_parts()
-        made = [self.method.text(self.clip, frozen, self.text_batch(batch, at)) for at, frozen in parts]
+    def step_text(self, batch: Batch | None, parts: Sequence[tuple[slice, Any]] | None = None) -> Any:
+        """The result of `method.text` for all classes in one training step; never cached.
+
+        `parts` is the result of `frozen_parts`, for callers that have it.
+        """
+        parts = self.frozen_parts() if parts is None else parts
+        made = [self.part_text(at, frozen, batch) for at, frozen in parts]
         return concatenated(made, [at.stop - at.start for at, _ in parts])
+
+    def part_text(self, at: slice, frozen: Any, batch: Batch | None) -> Any:
+        """The result of `method.text` for one of the `frozen_parts`."""
+        return self.method.text(self.clip, frozen, self.text_batch(batch, at))
 
     def text_batch(self, batch: Batch | None, at: slice) -> Batch | None:
         """The batch for a part of the classes: its rows are classes, so that random numbers are made per class."""
