@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dear.workflows.index import index_images
     from dear.workflows.listings import describe_method, list_settings
     from dear.workflows.report import report
+    from dear.workflows.roles import ablate_roles, compare_roles, show_roles
     from dear.workflows.search import search
     from dear.workflows.train import fit
     from dear.workflows.world import pretrain_world, preview_world, score_world
@@ -55,11 +56,13 @@ _HOMES = {
     "Role": "dear.roles.rolemap",
     "RoleMap": "dear.roles.rolemap",
     "TrainSettings": "dear.engine.settings",
+    "ablate_roles": "dear.workflows.roles",
     "add_catalog": "dear.data.catalog",
     "attribute_features": "dear.retrieval.features",
     "check_data": "dear.workflows.datasets",
     "clear_cache": "dear.storage.user_cache",
     "compare": "dear.workflows.compare",
+    "compare_roles": "dear.workflows.roles",
     "describe_dataset": "dear.workflows.datasets",
     "describe_method": "dear.workflows.listings",
     "discover_roles": "dear.workflows.discover",
@@ -84,6 +87,7 @@ _HOMES = {
     "report": "dear.workflows.report",
     "score_world": "dear.workflows.world",
     "search": "dear.workflows.search",
+    "show_roles": "dear.workflows.roles",
 }
 
 __all__ = [
@@ -103,11 +107,13 @@ __all__ = [
     "Role",
     "RoleMap",
     "TrainSettings",
+    "ablate_roles",
     "add_catalog",
     "attribute_features",
     "check_data",
     "clear_cache",
     "compare",
+    "compare_roles",
     "describe_dataset",
     "describe_method",
     "discover_roles",
@@ -132,6 +138,7 @@ __all__ = [
     "report",
     "score_world",
     "search",
+    "show_roles",
 ]
 
 

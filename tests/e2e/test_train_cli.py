@@ -389,9 +389,9 @@ def test_python_does_what_the_commands_do(dear_, place, made, tmp_path):
     page = dear.report(made, out=tmp_path / "page.html", workers=1)
     assert page == tmp_path / "page.html"
     assert page.read_text().startswith("<!")
-    assert dear_("search", "index", made, place / "photos", "--index", tmp_path / "index")[0] == 0
+    assert dear_("search", "index", place / "photos", "--run", made, "--out", tmp_path / "index")[0] == 0
     image = place / "photos" / "ant" / "0.png"
     hits = dear.search(made, image, index=tmp_path / "index", top_k=2)
-    words = ["search", "find", made, image, "--index", tmp_path / "index", "-k", 2, "--json"]
+    words = ["search", "find", tmp_path / "index", image, "-k", 2, "--json"]
     assert [json.loads(line)["image"] for line in dear_(*words)[1].splitlines()] == [str(hit.path) for hit in hits]
     assert hits[0].path.name == "0.png"

@@ -74,7 +74,6 @@ app.add_typer(search.app, name="search")
 app.add_typer(roles.app, name="roles")
 app.add_typer(world.app, name="world")
 app.add_typer(doctor.cache_app, name="cache")
-app.add_typer(search.old_app, name="retrieve", hidden=True)
 
 
 def _version(wanted: bool) -> None:

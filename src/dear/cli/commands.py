@@ -97,7 +97,7 @@ def _parameter(option: Option, name: str, hidden: bool = False) -> inspect.Param
 def _names(option: Option, name: str, default: Any) -> list[str]:
     if option.kind is bool and default:
         return [f"{flag(name)}/--no-{flag(name)[2:]}"]
-    short = option.fact(Short)
+    short = option.fact(Short) if name == option.name else None
     return [*([short.flag] if short else []), flag(name)]
 
 

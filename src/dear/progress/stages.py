@@ -6,6 +6,7 @@ or `dear.progress.display.watched`; the log `logging.getLogger("dear")` always d
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -127,12 +128,23 @@ def checked(progress: Any) -> Any:
     raise ConfigError(f"progress is of type {type(progress).__name__}: give True, False or a function.")
 
 
-def counting(progress: bool | Callable[[int, int], None] | None, name: str) -> Any:
-    """What `watched` takes, of what was given for one stage: a function of the number done and the number of all."""
-    if not callable(checked(progress)):
+def counting(progress: Any, name: str) -> Any:
+    """A `progress=` argument as `watched` takes it: functions of (done, total) or (done) hear of one stage only."""
+    if not callable(checked(progress)) or (count := _positional(progress)) > 2:
         return progress
     function: Any = progress
-    return lambda stage, done, total: function(done, total) if stage == name and done else None
+    return lambda stage, done, total: function(*(done, total)[:count]) if stage == name and done else None
+
+
+def _positional(function: Any) -> int:
+    """The number of positional arguments that a function takes; 3 if that cannot be found out."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 3
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return 3
+    return sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
 
 
 class Advance(Protocol):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -81,10 +80,23 @@ class Ask:
     """A least score; "auto" for the proposed one; None to mark what lies below that one."""
 
 
-def find(encoder: Encoder | Model, index: Index, ask: Ask | Query, **told: Any) -> list[Found]:
+def find(
+    encoder: Encoder | Model,
+    index: Index,
+    ask: Ask | Query,
+    *,
+    text: str | None = None,
+    by: str = WHOLE,
+    without: str | Sequence[str] = (),
+    swap: Mapping[str, Query] | None = None,
+    top_k: int = 12,
+    min_score: float | str | None = None,
+) -> list[Found]:
     """The images nearest to what is asked for: one result, or one per kind of feature if `by` is "all"."""
     maker = model_encoder(encoder) if isinstance(encoder, Model) else encoder
-    wanted = ask if isinstance(ask, Ask) else asked(ask, **told)
+    wanted = ask
+    if not isinstance(wanted, Ask):
+        wanted = asked(wanted, text=text, by=by, without=without, swap=swap, top_k=top_k, min_score=min_score)
     check(index, wanted)
     if index.model_sha256 != maker.mark:
         raise DataError(f"The index of {index.folder} was made by another model: make it again with this one.")
@@ -280,7 +292,16 @@ def _title(ask: Ask, kind: str, remark: str) -> str:
     return words + (f", with the {' and '.join(taken)} of another image" if taken else "")
 
 
-def asked(query: Query | None, *, text: str | None = None, **told: Any) -> Ask:
+def asked(
+    query: Query | None,
+    *,
+    text: str | None = None,
+    by: str = WHOLE,
+    without: str | Sequence[str] = (),
+    swap: Mapping[str, Query] | None = None,
+    top_k: int = 12,
+    min_score: float | str | None = None,
+) -> Ask:
     """What to look for, from an image or from words in its place."""
     if query is not None and not isinstance(query, str | Path | Image.Image):
         raise ConfigError(f"The query is of type {type(query).__name__}: give the path of an image, or a text.")
@@ -290,15 +311,15 @@ def asked(query: Query | None, *, text: str | None = None, **told: Any) -> Ask:
         query, text = None, str(query)
     if text is not None and (not isinstance(text, str) or not text.strip()):
         raise ConfigError("The text to look for is empty: say what the images show.")
-    if not isinstance(told.get("by", WHOLE), str):
-        raise ConfigError(f"by is {told['by']!r}, but names a kind of feature, such as 'color'.")
-    without, swap = told.pop("without", None) or (), told.pop("swap", None) or {}
-    named = (without,) if isinstance(without, str) else without
+    if not isinstance(by, str):
+        raise ConfigError(f"by is {by!r}, but names a kind of feature, such as 'color'.")
+    named = (without,) if isinstance(without, str) else without or ()
     if not isinstance(named, Sequence) or not all(isinstance(one, str) for one in named):
         raise ConfigError(f"without is {without!r}, but names kinds of features, such as 'location'.")
-    if not isinstance(swap, Mapping) or not all(isinstance(one, str | Path | Image.Image) for one in swap.values()):
+    swaps = swap or {}
+    if not isinstance(swaps, Mapping) or not all(isinstance(one, str | Path | Image.Image) for one in swaps.values()):
         raise ConfigError("swap is not a kind of feature with an image, as in {'color': 'other.jpg'}.")
-    return Ask(image=query, text=text, without=tuple(named), swap=dict(swap), **told)
+    return Ask(query, text, by, tuple(named), dict(swaps), top_k, min_score)
 
 
 def open_hit(hit: Hit, side: int = 160) -> Image.Image:

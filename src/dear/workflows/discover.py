@@ -5,26 +5,32 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from shlex import join
+from typing import NamedTuple
 
 from dear import __version__
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
-from dear.config import whole_number
 from dear.data.images import ImageList
+from dear.data.open import open_dataset
 from dear.engine.ranks import local_device
+from dear.errors import DearError
+from dear.options.reading import check_values
+from dear.options.tools import Centroids, DiscoverRoles, Rule
 from dear.progress.display import watched
 from dear.reports.discovery import change_rule, is_whole, write_discovery
 from dear.roles.concepts import DEFAULT_SENTENCE_MODEL, ClusterSettings, load_encoder
 from dear.roles.corpus import TextPool
 from dear.roles.discover import DiscoverySettings, discover, first_examined_layer
 from dear.roles.examples import head_examples
-from dear.roles.moments import CHECKPOINT, Collected, collect_moments
+from dear.roles.known import is_specialised
+from dear.roles.moments import CHECKPOINT, collect_moments
 from dear.roles.rolemap import RoleMap
 from dear.roles.sources import images_from, pool_from
 from dear.roles.stability import stability_by_rule
 from dear.storage.files import as_folder, sha256
 from dear.storage.locks import check_ours, held, remove_ours
+from dear.workflows.machine import using_threads
 
 Progress = bool | Callable[[str, int, int], None]
 
@@ -44,15 +50,16 @@ def discover_roles(
     out: str | Path,
     pool: str | Path = "photographs",
     pretrained: str | None = None,
-    rule: str = "dominance",
+    rule: Rule = "dominance",
     phrases: int = 20,
     first_layer: int | None = None,
     max_images: int | None = None,
     examples: int = 256,
     sentence_model: str = DEFAULT_SENTENCE_MODEL,
-    centroids: str = "prototypes",
+    centroids: Centroids = "prototypes",
     data_root: str | Path | None = None,
     device: str | None = None,
+    threads: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -71,20 +78,18 @@ def discover_roles(
         max_images: maximum number of images to read, evenly spread; by default all.
         examples: number of images to search for each head's examples; 0 for none.
         sentence_model: sentence model, by name or folder.
-        centroids: what stands for a concept: "prototypes" or "clusters".
-        data_root: folder that holds the paper's data sets.
+        centroids: what represents a concept: "prototypes" or "clusters".
+        data_root: folder that contains the paper's data sets.
         device: "cpu", "cuda"; by default a GPU if there is one.
+        threads: threads to compute with on a CPU; by default all.
         resume: resume an interrupted discovery in `out`.
         overwrite: discard what a discovery left in `out` and start over.
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
     """
-    told: dict[str, Any] = {"rule": rule, "phrases": phrases, "first_layer": first_layer}
-    clustering: dict[str, Any] = {"centroids": centroids}
-    settings = DiscoverySettings(**told, sentence_model=sentence_model, clustering=ClusterSettings(**clustering))
     return discover_and_write(
         clip,
         images,
-        settings,
+        discovery_settings(rule, phrases, first_layer, sentence_model, centroids),
         out=out,
         pool=pool,
         pretrained=pretrained,
@@ -92,10 +97,26 @@ def discover_roles(
         examples=examples,
         data_root=data_root,
         device=device,
+        threads=threads,
         resume=resume,
         overwrite=overwrite,
         progress=progress,
     ).roles
+
+
+def discovery_settings(
+    rule: Rule, phrases: int, first_layer: int | None, sentence_model: str, centroids: Centroids
+) -> DiscoverySettings:
+    """The settings of a discovery, from options of `dear roles discover`."""
+    check_values(DiscoverRoles, rule=rule, phrases=phrases, first_layer=first_layer)
+    check_values(DiscoverRoles, sentence_model=sentence_model, centroids=centroids)
+    return DiscoverySettings(
+        rule=rule,
+        phrases=phrases,
+        first_layer=first_layer,
+        sentence_model=sentence_model,
+        clustering=ClusterSettings(centroids=centroids),
+    )
 
 
 def discover_and_write(
@@ -110,21 +131,19 @@ def discover_and_write(
     examples: int = 256,
     data_root: str | Path | None = None,
     device: str | None = None,
+    threads: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
-    say: Callable[[str], None] = lambda remark: None,
 ) -> Discovered:
     """As `discover_roles`, with a summary; whatever can be refused is refused before anything is written."""
-    whole_number("examples", examples)
-    if max_images is not None:
-        whole_number("max_images", max_images, least=2)
+    check_values(DiscoverRoles, max_images=max_images, examples=examples, device=device, threads=threads)
     folder = as_folder(out)
     check_ours(folder, "discovery", resume=resume, overwrite=overwrite)
     text_pool = pool_from(str(pool))
     root = as_folder(data_root) if data_root is not None else None
     image_list = images_from(str(images), max_images, root).remembering()
-    with watched(progress):
+    with using_threads(threads), watched(progress):
         backbone = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, local_device(device))
         first = first_examined_layer(backbone, settings.first_layer)
         made_from = _made_from(backbone, image_list, first, text_pool, settings, examples)
@@ -136,7 +155,7 @@ def discover_and_write(
             check_ours(folder, "discovery", resume=resume, overwrite=overwrite)  # another one may just have ended
             if overwrite:
                 remove_ours(folder, (CHECKPOINT,))  # the old map stays until the new one is whole
-            collected = _look(backbone, image_list, first, folder, say)
+            collected = collect_moments(backbone, image_list, first_layer=first, checkpoint=folder)
             source = f"found by dear roles discover on {len(image_list)} images of {Path(images).name}"
             discovery = discover(backbone, collected, text_pool, encode, settings, source=source)
             variations = stability_by_rule(backbone, collected, discovery, settings)
@@ -147,6 +166,28 @@ def discover_and_write(
     return Discovered(discovery.roles, summary, tuple(collected.problems))
 
 
+def train_command(
+    found: Discovered, clip: str, pretrained: str | None, images: str, out: Path, data_root: Path | None
+) -> str:
+    """The command that trains with a map that was found; on the same images if they are in class folders."""
+    words = ["dear", "train"]
+    try:
+        open_dataset(images, data_root)
+        words.append(images)
+        if data_root is not None and not Path(images).is_dir():
+            words += ["--data-root", str(data_root)]
+    except DearError:
+        words.append("world-textures" if images == "world" else "PHOTOS")
+    words += ["--clip", clip, *(["--pretrained", pretrained] if pretrained else [])]
+    return join([*words, "--roles", str(_best_map(out, found.roles)), "--out", "runs/mine"])
+
+
+def _best_map(out: Path, chosen: RoleMap) -> Path:
+    """The map to train with: the chosen one, unless only the other rule finds specialised heads."""
+    others = [] if is_specialised(chosen) else sorted(out.glob("roles-*.json"))
+    return next((path for path in others if is_specialised(RoleMap.load(path))), out)
+
+
 def _made_from(
     clip: FrozenClip, images: ImageList, first: int, pool: TextPool, settings: DiscoverySettings, examples: int
 ) -> str:
@@ -154,13 +195,3 @@ def _made_from(
     others = settings.model_dump(mode="json", exclude={"rule"})
     facts = [clip.weights_sha256, clip.precision, images.sha256, first, pool.sha256, others, examples, __version__]
     return sha256(json.dumps(facts, sort_keys=True).encode())
-
-
-def _look(backbone: FrozenClip, images: ImageList, first: int, folder: Path, say: Callable[[str], None]) -> Collected:
-    """Read every image, and say what could not be read."""
-    collected = collect_moments(backbone, images, first_layer=first, checkpoint=folder)
-    for problem in collected.problems[:5]:
-        say(f"skipped: {problem}")
-    if len(collected.problems) > 5:
-        say(f"skipped: {len(collected.problems) - 5} more, all named in discovery.json")
-    return collected

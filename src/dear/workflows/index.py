@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
-from dear.config import whole_number
-from dear.data.images import folder_images
+from dear.data.images import ImageList, folder_images
+from dear.engine.ranks import local_device
 from dear.errors import ConfigError, DearError
 from dear.model.load import load
 from dear.model.model import Model
+from dear.options.commands import IndexImages
+from dear.options.reading import check_values
+from dear.progress.display import watched
+from dear.progress.stages import counting, stage
 from dear.retrieval.encoder import Encoder, encoder_of, head_encoder, model_encoder
 from dear.retrieval.index import WHOLE, Index, read_index
-from dear.retrieval.update import Progress, update_index
+from dear.retrieval.update import update_index
 from dear.roles.auto import auto_roles
 from dear.roles.known import AUTO
 from dear.roles.rolemap import CORE_ATTRIBUTES, RoleMap
 from dear.storage.files import as_folder
 from dear.storage.locks import check_ours
+from dear.workflows.machine import using_threads
+
+INDEXING = "images"
 
 
 def index_images(
@@ -36,8 +43,9 @@ def index_images(
     batch_size: int = 64,
     workers: int = 2,
     device: str | None = None,
+    threads: int | None = None,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: bool | Callable[[str, int, int], None] | None = None,
 ) -> Index:
     """Index a folder's images for `dear.search`, by a plain CLIP or by an adapter. Repeated, it only does what is new.
 
@@ -52,32 +60,59 @@ def index_images(
         run: an adapter instead of a CLIP: its folder, or a loaded model.
         batch_size: images per forward pass.
         workers: threads that read images.
-        device: "cpu", "cuda"; by default the CPU.
-        overwrite: discard the index that is there and start over.
-        progress: called with the number of images done.
+        device: "cpu", "cuda"; by default a GPU if there is one.
+        threads: threads to compute with on a CPU; by default all.
+        overwrite: discard the existing index and start over.
+        progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
     """
-    whole_number("batch_size", batch_size, least=1)
-    whole_number("workers", workers)
-    if (run is None) == (clip is None):
-        raise ConfigError("An index is made by a CLIP (--clip CLIP) or by an adapter (--run RUN): name one of them.")
-    if out is None and (run is None or isinstance(run, Model)):
-        raise ConfigError("Name a folder for the index: --out INDEX.")
-    to = as_folder(out) if out is not None else as_folder(run) / "index"  # type: ignore[arg-type]
+    check_values(IndexImages, batch_size=batch_size, workers=workers, device=device, threads=threads)
+    to = _place(out, run, clip)
     if kinds is not None and (isinstance(kinds, str) or not all(isinstance(kind, str) for kind in _items(kinds))):
         raise ConfigError(f"kinds is {kinds!r}, but lists kinds of features, as in ['color', 'head:11.4'].")
-    folder_images(as_folder(folder))
+    listed = folder_images(as_folder(folder))
     check_ours(to, "index", resume=not overwrite, overwrite=overwrite)
-    if isinstance(run, Model):
-        encoder = model_encoder(run)
-    elif run is not None:
-        encoder = model_encoder(load(run, device=device), as_folder(run), to)
-    else:
-        loaded = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, device or "cpu")  # type: ignore[arg-type]
-        before = None if overwrite or roles != AUTO else _encoder_before(to, loaded, kinds)
-        found = auto_roles(loaded, folder_images(folder)) if roles == AUTO and before is None else roles
-        encoder = before or head_encoder(loaded, found, kinds)
-    how: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "overwrite": overwrite, "progress": progress}
-    return update_index(encoder, as_folder(folder), to, **how)[0]
+    with using_threads(threads), watched(counting(progress, INDEXING)), stage(INDEXING, len(listed)) as advance:
+        if isinstance(run, Model):
+            encoder = model_encoder(run)
+        elif run is not None:
+            encoder = model_encoder(load(run, device=local_device(device)), as_folder(run), to)
+        else:
+            loaded = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, local_device(device))  # type: ignore[arg-type]
+            encoder = _clip_encoder(loaded, roles, kinds, listed, None if overwrite else to)
+        return update_index(
+            encoder,
+            as_folder(folder),
+            to,
+            batch_size=batch_size,
+            workers=workers,
+            overwrite=overwrite,
+            progress=advance,
+        )[0]
+
+
+def _place(out: str | Path | None, run: Model | str | Path | None, clip: FrozenClip | str | None) -> Path:
+    """The folder of the index, if one thing is named that makes it."""
+    if (run is None) == (clip is None):
+        raise ConfigError("An index is made by a CLIP (--clip CLIP) or by an adapter (--run RUN): name one of them.")
+    if out is not None:
+        return as_folder(out)
+    if run is None or isinstance(run, Model):
+        raise ConfigError("Name a folder for the index: --out INDEX.")
+    return as_folder(run) / "index"
+
+
+def _clip_encoder(
+    clip: FrozenClip,
+    roles: RoleMap | str | Path | None,
+    kinds: Sequence[str] | None,
+    images: ImageList,
+    before: Path | None,
+) -> Encoder:
+    """The features of a plain CLIP; with "auto", those of the index that exists, or of a map found from the images."""
+    if roles != AUTO:
+        return head_encoder(clip, roles, kinds)
+    found = _encoder_before(before, clip, kinds) if before is not None else None
+    return found or head_encoder(clip, auto_roles(clip, images), kinds)
 
 
 def _encoder_before(to: Path, clip: FrozenClip, kinds: Sequence[str] | None) -> Encoder | None:
@@ -94,5 +129,5 @@ def _encoder_before(to: Path, clip: FrozenClip, kinds: Sequence[str] | None) -> 
     return None
 
 
-def _items(given: Any) -> list[Any]:
-    return list(given) if isinstance(given, Sequence) else [given]
+def _items(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, Sequence) else [value]

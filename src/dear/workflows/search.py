@@ -5,15 +5,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from dear.backbone.clip import FrozenClip
-from dear.errors import ConfigError, DearWarning
+from dear.backbone.load import load_clip
+from dear.engine.ranks import local_device
+from dear.errors import ConfigError, DearWarning, option
 from dear.model.model import Model
+from dear.options.commands import Search
+from dear.options.reading import check_values
+from dear.reports.sheet import write_found
 from dear.retrieval.encoder import encoder_of
 from dear.retrieval.index import INDEX, WHOLE, Index, read_index
-from dear.retrieval.search import Hit, Query, asked, check, find
+from dear.retrieval.search import Found, Hit, Query, asked, check, find
 from dear.storage.files import as_folder
+from dear.workflows.machine import using_threads
 
 
 def search(
@@ -27,7 +32,9 @@ def search(
     top_k: int = 12,
     min_score: float | str | None = None,
     index: str | Path | None = None,
+    sheet: str | Path | None = None,
     device: str | None = None,
+    threads: int | None = None,
 ) -> list[Hit]:
     """Search an index by an image or a text, nearest images first; warns if a feature is not what its name says.
 
@@ -43,17 +50,68 @@ def search(
         min_score: least score of a hit; "auto" for the one proposed by the spread of scores. By default hits below that
             are listed as well, with `matches` false.
         index: folder of the index, if `source` is a model or the folder of a run with another index.
-        device: "cpu", "cuda"; by default the CPU.
+        sheet: contact sheet to write: a .html or .png file.
+        device: "cpu", "cuda"; by default a GPU if there is one.
+        threads: threads to compute with on a CPU; by default all.
     """
-    how: dict[str, Any] = {"by": by, "without": without, "swap": swap, "top_k": top_k, "min_score": min_score}
-    wanted = asked(query, text=text, **how)
-    stored, model = opened(source, index)
-    check(stored, wanted)
-    found = find(encoder_of(stored, model, device=device), stored, wanted)
+    found = search_by_kind(
+        source,
+        query,
+        text=text,
+        by=by,
+        without=without,
+        swap=swap,
+        top_k=top_k,
+        min_score=min_score,
+        index=index,
+        sheet=sheet,
+        device=device,
+        threads=threads,
+    )
     for one in found:
         if one.remark:
             warnings.warn(one.remark, DearWarning, stacklevel=2)
     return [hit for one in found for hit in one.hits]
+
+
+def search_by_kind(
+    source: str | Path | Model | FrozenClip,
+    query: Query | None = None,
+    *,
+    text: str | None = None,
+    by: str = WHOLE,
+    without: str | Sequence[str] = (),
+    swap: Mapping[str, Query] | None = None,
+    top_k: int = 12,
+    min_score: float | str | None = None,
+    index: str | Path | None = None,
+    run: str | Path | None = None,
+    clip: str | None = None,
+    pretrained: str | None = None,
+    sheet: str | Path | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+) -> list[Found]:
+    """As `search`, with one result per kind of feature, its remarks and proposed score.
+
+    `run`, or `clip` and `pretrained`, name what made the index, if that is not where the index says.
+    """
+    check_values(Search, device=device, threads=threads)
+    wanted = asked(query, text=text, by=by, without=without, swap=swap, top_k=top_k, min_score=min_score)
+    if run is not None and clip is not None:
+        raise ConfigError(
+            f"An index is made by a CLIP ({option(clip=clip)}) or by an adapter ({option(run=str(run))}): name one of "
+            f"them, or neither."
+        )
+    stored, model = opened(source, index)
+    check(stored, wanted)
+    on = local_device(device)
+    with using_threads(threads):
+        named = run if clip is None else load_clip(clip, pretrained, on)
+        found = find(encoder_of(stored, named or model, device=on), stored, wanted)
+        if sheet is not None:
+            write_found(Path(sheet), wanted, found)
+    return found
 
 
 def opened(

@@ -32,23 +32,12 @@ def test_help_is_where_one_looks_for_it(dear_):
     assert "--install-completion" in alone
 
 
-def test_former_names_of_search(dear_, tmp_path):
-    for words, new in ((["index", "run", tmp_path], "search index"), (["search", "run", "a"], "search find")):
-        code, _, err = dear_("retrieve", *words)
-        assert code == 2
-        assert err.startswith(f"note: 'dear retrieve {words[0]}' is now called 'dear {new}'")
-    assert dear_("retrieve", "search", "run", "a", "--attribute", "color", "--count", 3)[2].count("\n") == 2
-
-
-def test_former_names_are_not_advertised(dear_):
-    assert "retrieve" not in dear_("-h")[1]
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         ("trian", "'dear' has no command 'trian'. Did you mean 'train'?"),
         ("data show", "'dear data' has no command 'show'."),
+        ("retrieve index", "'dear' has no command 'retrieve'."),
         ("ls datasets", "'dear ls' has no command 'datasets'."),
         ("data list --roots .", "'dear data list' has no option --roots. Did you mean '--data-root'?"),
         ("world preview --zoon 2", "'dear world preview' has no option --zoon. Did you mean '--zoom'?"),

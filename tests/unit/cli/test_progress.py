@@ -186,7 +186,9 @@ def test_python_functions_take_true_false_or_a_function(tmp_path, capsys):
     assert calls[-1][1] == calls[-1][2] > 0
     images = [dear.open_dataset("world-blooms").open(item.id) for item in dear.open_dataset("world-blooms").test[:3]]
     model.predict(images, progress=lambda *told: counted.append(told), batch_size=2)
-    assert counted == [(2, 3), (3, 3)]
+    assert counted == [("predicting", 0, 3), ("predicting", 2, 3), ("predicting", 3, 3)]
+    model.predict(images, progress=lambda done, total: counted.append((done, total)), batch_size=2)  # as in 0.2
+    assert counted[3:] == [(2, 3), (3, 3)]
     model.predict(images, progress=True)
     assert capsys.readouterr() == ("", "")
     for wrong in (3, "yes"):

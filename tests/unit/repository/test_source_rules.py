@@ -28,11 +28,13 @@ PUBLIC = [
     "Role",
     "RoleMap",
     "TrainSettings",
+    "ablate_roles",
     "add_catalog",
     "attribute_features",
     "check_data",
     "clear_cache",
     "compare",
+    "compare_roles",
     "describe_dataset",
     "describe_method",
     "discover_roles",
@@ -57,6 +59,7 @@ PUBLIC = [
     "report",
     "score_world",
     "search",
+    "show_roles",
 ]
 """Pinned: removing one breaks programs of others, and adding one is a promise."""
 ONLY_IN = {
