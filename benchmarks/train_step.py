@@ -2,8 +2,9 @@
 
 The plain way is `tests/reference.py`: 77 text positions, every layer of both towers every step, a separate pass through
 the frozen model. It is spared what no one would repeat: prompts are tokenized and masks are built once. Ours is
-measured live (from images) and with cached views (from fp16 rows in a `PrefixStore`). A step is forward, loss, backward
-and AdamW; a speed is the median of ratios of steps taken in turn in one run. Images and weights' values do not matter.
+measured live (from images) and with cached views (from fp16 rows in a `FeatureStore`). A step is forward, loss,
+backward and AdamW; a speed is the median of ratios of steps taken in turn in one run. Images and weights' values
+do not matter.
 
     python benchmarks/train_step.py --clip ViT-B-16-quickgelu --pretrained random --out train-step.json
 """
@@ -34,7 +35,7 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import States, shape_of
 from dear.backbone.load import load_clip
 from dear.data.prompts import DEFAULT_TEMPLATE
-from dear.engine.feature_store import PrefixStore, prefix_key
+from dear.engine.feature_store import FeatureStore, store_description
 from dear.methods.base import Batch
 from dear.model.load import DeAR
 from dear.model.model import Model
@@ -128,10 +129,10 @@ def our_pass(model: Model, labels: Tensor, states: Callable[[], States]) -> Pass
     return run
 
 
-def kept(cache: Path, clip: FrozenClip, states: States) -> dict[str, PrefixStore]:
+def kept(cache: Path, clip: FrozenClip, states: States) -> dict[str, FeatureStore]:
     stores = {}
     for name, rows in states.items():
-        stores[name] = PrefixStore.open(cache, prefix_key(clip, name, "view 1"), shape_of(clip.vision, name))
+        stores[name] = FeatureStore.open(cache, store_description(clip, name, "view 1"), shape_of(clip.vision, name))
         stores[name].put([str(index) for index in range(len(rows))], rows)
     return stores
 

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,7 +15,7 @@ from dear.data.images import folder_images
 from dear.data.open import open_dataset
 from dear.data.readers import read_list, read_split_file
 from dear.engine.feature_cache import evaluation_states
-from dear.engine.feature_store import PrefixStore, prefix_key
+from dear.engine.feature_store import FeatureStore, store_description
 from dear.engine.run import read_metrics, read_run
 from dear.errors import DearError
 from dear.evaluation.results import CellResult
@@ -24,7 +23,7 @@ from dear.evaluation.test_data import data_of_run
 from dear.reports.run_data import _curves
 from dear.retrieval.index import Writer, read_index
 from dear.retrieval.search import find
-from dear.retrieval.segments import Segment, Stamp, columns_of, write_segment
+from dear.retrieval.segments import Stamp, columns_of, write_segment
 from dear.retrieval.update import update_index
 from dear.roles.moments import collect_moments
 from dear.roles.rolemap import RoleMap
@@ -149,7 +148,7 @@ def test_an_index(place):
 
 @pytest.mark.covers("C5", "W9")
 def test_every_byte_of_a_segment_counts(place, tmp_path):
-    """Each byte but the padding is flipped in turn: no search, no update sees anything else than damage."""
+    """Bytes are flipped in turn: no search, no update sees anything else than damage."""
     folder, _ = place
     (segment,) = (folder / "index").glob("segment-*")
     index = Path(shutil.copytree(folder / "index", tmp_path / "index")) / segment.name
@@ -162,7 +161,7 @@ def test_every_byte_of_a_segment_counts(place, tmp_path):
             before = read_index(segment.parent)
             assert found.images == before.images
             assert all(torch.equal(found.features(kind), before.features(kind)) for kind in found.kinds)
-            assert (found.lengths(np.arange(6)) == before.lengths(np.arange(6))).all()
+            assert (found.lengths(torch.arange(6)) == before.lengths(torch.arange(6))).all()
         except DearError as error:
             said += "damaged" in str(error)
     assert said > 0.9 * len(range(0, len(whole), 7))
@@ -190,11 +189,17 @@ def test_a_crafted_segment(place, tmp_path):
             made(Stamp(name, 1, 1)).path(0)
     with pytest.raises(DearError, match="damaged"):
         made(Stamp("a.png", 1, 1), dead=[0])  # it may only end rows before its own
-    columns = columns_of(rows, [Stamp("a", 1, 1), Stamp("b", 1, 1)])
-    columns.records_N["path"][1] = 2**63
-    entry = write_segment(tmp_path, 1, columns)
-    with pytest.raises(DearError, match="damaged"):
-        _ = Segment(tmp_path, entry, len(form.kinds), form.embed).records
+    for ends in ([-1, 2], [2, 1], [1, 3]):
+        columns = columns_of(rows, [Stamp("a", 1, 1), Stamp("b", 1, 1)])
+        columns["path_ends"] = torch.tensor(ends)
+        with pytest.raises(DearError, match="damaged"):
+            write_segment(tmp_path, 1, columns).open(tmp_path, len(form.kinds), form.embed).stamps()
+    for name in columns:
+        lacking = {other: column for other, column in columns.items() if other != name}
+        cut = {**columns, name: columns[name][..., :1].contiguous().double()}
+        for content in (lacking, cut):
+            with pytest.raises((DearError, KeyError), match=r"damaged|size"):
+                write_segment(tmp_path, 1, content).open(tmp_path, len(form.kinds), form.embed)
     with pytest.raises(DearError, match="not finite"):
         columns_of(torch.full((1, 1, 4), torch.nan), [Stamp("a", 1, 1)])
 
@@ -214,21 +219,25 @@ def test_lists_and_splits(tmp_path):
 @pytest.mark.covers("C5")
 def test_a_store_of_frozen_rows(place, tmp_path):
     folder, model = place
-    key, shape = prefix_key(model.clip, "feature", "evaluation"), shape_of(model.clip.vision, "feature")
+    key, shape = store_description(model.clip, "feature", "evaluation"), shape_of(model.clip.vision, "feature")
     data = open_dataset(folder / "photos")
 
     def read():
-        with PrefixStore.open(tmp_path, key, shape):
-            pass
+        FeatureStore.open(tmp_path, key, shape)
         how = {"batch_size": 4, "workers": 0, "problems": {}}
         assert sum(len(one.indices) for one in evaluation_states(plain, data, data.train, cache=tmp_path, **how)) == 6
 
     plain = model.plain()
     read()
-    (store,) = tmp_path.glob("prefix-*")
+    (store,) = tmp_path.glob("features-*")
     assert refused(store / "store.json", read) > 50
-    (segment,) = store.glob("segment-*.jsonl")
-    assert refused(segment, read, is_lines=True) == 0  # what is damaged is computed again
+    (segment,) = store.glob("segment-*")
+    whole = segment.read_bytes()
+    for at in (*range(0, len(whole), 13), -1):  # what is damaged is computed again
+        segment.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] if at >= 0 else b"")
+        read()
+        for other in set(store.glob("segment-*")) - {segment}:
+            other.unlink()
 
 
 @pytest.mark.covers("C5")

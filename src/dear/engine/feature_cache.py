@@ -1,14 +1,14 @@
-"""What the frozen CLIP makes of a data set's images, by name: computed as they come, or kept on disk and shared.
+"""Features that the frozen CLIP computes for a data set's images: computed on the fly, or cached on disk and shared.
 
-Stores are keyed by the names of `dear.backbone.frozen`, so methods that read the same quantities share them.
+Stores are named by the quantities of `dear.backbone.frozen`, so methods that read the same quantities share them.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,16 +20,19 @@ from torch import Tensor
 
 from dear.backbone.frozen import PLAIN, TERMS, States, shape_of
 from dear.data.dataset import Dataset, Item
-from dear.data.images import ImageList, image_batches
-from dear.engine.feature_store import PrefixStore, prefix_key
+from dear.data.images import ImageBatch, ImageList, image_batches
+from dear.engine.feature_store import FeatureStore, store_description
 from dear.engine.feed import Read, Views
 from dear.engine.ranks import Ranks
 from dear.errors import ImageError
 from dear.model.artefact import identity
 from dear.model.model import Model
-from dear.storage.files import letters
+from dear.storage.files import MEGABYTE, letters
 
-BATCH = 64  # images at once through the frozen layers
+BATCH = 64
+"""Images that pass through the frozen layers at once."""
+SEGMENT_BYTES = 64 * MEGABYTE
+"""Size of computed rows in memory at which they are written as one segment; a killed process loses no more."""
 EVALUATION = "evaluation"
 READING, TESTING, CACHING = "reading images", "testing", "caching views"
 Progressed = Callable[[int], None]
@@ -44,18 +47,18 @@ class StateBatch:
 
 
 class Stores:
-    """One store per quantity, under one transform; a row of the whole is there if it is in every one of them."""
+    """One store per quantity, under one transform; a key is in it if every quantity has a row for it."""
 
     def __init__(self, cache: Path, model: Model, names: Sequence[str], transform: str) -> None:
         self._stores = {
-            name: PrefixStore.open(
+            name: FeatureStore.open(
                 cache, *_kind(model, name.removeprefix(PLAIN), EVALUATION if name.startswith(PLAIN) else transform)
             )
             for name in names
         }
 
     def __contains__(self, key: str) -> bool:
-        """Whether every quantity of a key is there."""
+        """Whether every quantity of a key is stored."""
         return all(key in store for store in self._stores.values())
 
     def put(self, keys: Sequence[str], states: States) -> None:
@@ -67,34 +70,21 @@ class Stores:
         """The quantities of one key, (1, …) each; what is missing or damaged is computed again."""
         made: States = {}
 
-        def anew(name: str) -> Tensor:
+        def one(name: str, _: list[int]) -> Tensor:
             if not made:
                 made.update(compute())
             return made[name]
 
-        def compute_one(name: str) -> Callable[[list[int]], Tensor]:
-            return lambda _: anew(name)
-
-        return {name: store.fetch([key], compute_one(name)) for name, store in self._stores.items()}
-
-    def __enter__(self) -> Stores:
-        """Use the stores within a `with` block."""
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        """Close them."""
-        with ExitStack() as stack:
-            for store in self._stores.values():
-                stack.callback(store.close)
+        return {name: store.fetch([key], partial(one, name)) for name, store in self._stores.items()}
 
 
 def _kind(model: Model, name: str, transform: str) -> tuple[dict[str, Any], tuple[int, ...]]:
     """What a quantity's store is known by, and the shape of its rows; a companion's counts by its content."""
     if not _of_companion(name):
-        return prefix_key(model.clip, name, transform), shape_of(model.clip.vision, name)
+        return store_description(model.clip, name, transform), shape_of(model.clip.vision, name)
     other = model.companion(name)
     what = json.dumps({"image feature of": identity(other)}, sort_keys=True)
-    return prefix_key(other.clip, what, transform), (other.clip.geometry.embed_dim,)
+    return store_description(other.clip, what, transform), (other.clip.geometry.embed_dim,)
 
 
 def _of_companion(name: str) -> bool:
@@ -118,7 +108,7 @@ def evaluation_states(
     progress: Progressed | None = None,
     names: Sequence[str] | None = None,
 ) -> Iterator[StateBatch]:
-    """Quantities of images without augmentation, in order; what cannot be read is put into `problems` by its index.
+    """Quantities of images without augmentation, in order; problems with unreadable images go to `problems` by index.
 
     They are those that the method reads of test images, or `names`.
     """
@@ -131,23 +121,23 @@ def evaluation_states(
     preprocess = model.clip.preprocess_eval
     compute = _computer(model, names)
 
-    def anew(item: Item) -> States:
+    def recompute(item: Item) -> States:
         return compute(preprocess(dataset.open(item.id))[None])
 
-    with Stores(cache, model, names, EVALUATION) as stores:
-        chosen = [index for index, key in enumerate(keys) if key not in stores]
-        listed = dataset.images([items[i] for i in chosen])
-        found = _fill(stores, listed, preprocess, compute, [keys[i] for i in chosen], workers, what, progress)
-        problems |= {chosen[index]: problem for index, problem in found.items()}
-        good = [index for index in range(len(items)) if index not in problems]
-        for first in range(0, len(good), batch_size):
-            rows: dict[int, States] = {}
-            for index in good[first : first + batch_size]:
-                with _noting(problems, index):
-                    rows[index] = stores.fetch(keys[index], partial(anew, items[index]))
-            if rows:
-                joined = {name: torch.cat([row[name] for row in rows.values()]) for name in names}
-                yield StateBatch(tuple(rows), {name: x.to(model.clip.device) for name, x in joined.items()})
+    stores = Stores(cache, model, names, EVALUATION)
+    chosen = [index for index, key in enumerate(keys) if key not in stores]
+    listed = dataset.images([items[i] for i in chosen])
+    found = _fill(stores, listed, preprocess, compute, [keys[i] for i in chosen], workers, what, progress)
+    problems |= {chosen[index]: problem for index, problem in found.items()}
+    good = [index for index in range(len(items)) if index not in problems]
+    for first in range(0, len(good), batch_size):
+        rows: dict[int, States] = {}
+        for index in good[first : first + batch_size]:
+            with _noting(problems, index):
+                rows[index] = stores.fetch(keys[index], partial(recompute, items[index]))
+        if rows:
+            joined = {name: torch.cat([row[name] for row in rows.values()]) for name in names}
+            yield StateBatch(tuple(rows), {name: x.to(model.clip.device) for name, x in joined.items()})
 
 
 @contextmanager
@@ -169,10 +159,9 @@ def _live(
     names: Sequence[str],
     what: str,
 ) -> Iterator[StateBatch]:
-    how: dict[str, Any] = {"size": batch_size, "workers": workers, "what": what}
-    for part in image_batches(dataset.images(items), model.clip.preprocess_eval, **how):
-        bad = [index for index in range(part.start, part.stop) if index not in part.indices]
-        problems |= dict(zip(bad, part.problems, strict=True))
+    images, preprocess = dataset.images(items), model.clip.preprocess_eval
+    for part in image_batches(images, preprocess, size=batch_size, workers=workers, what=what):
+        problems |= _problems(part)
         if part.images is not None:
             yield StateBatch(part.indices, model.states(part.images.to(model.clip.device), names=names))
         if progress:
@@ -189,16 +178,42 @@ def _fill(
     what: str,
     progress: Progressed | None = None,
 ) -> dict[int, str]:
-    """Compute and keep the rows of images; return what could not be read, by index."""
+    """Compute and store the rows of images; return the problems of those that could not be read, by index."""
     problems: dict[int, str] = {}
-    for part in image_batches(images, preprocess, size=BATCH, workers=workers, what=what):
-        bad = [index for index in range(part.start, part.stop) if index not in part.indices]
-        problems |= dict(zip(bad, part.problems, strict=True))
-        if part.images is not None:
-            stores.put([keys[index] for index in part.indices], compute(part.images))
-        if progress:
-            progress(part.stop)
+    waiting: dict[str, States] = {}
+
+    def flush() -> None:
+        made = list(waiting.values())
+        if made:
+            stores.put(list(waiting), {name: torch.stack([one[name] for one in made]) for name in made[0]})
+        waiting.clear()
+
+    try:
+        for part in image_batches(images, preprocess, size=BATCH, workers=workers, what=what):
+            problems |= _problems(part)
+            if part.images is not None:
+                states = compute(part.images)
+                for row, index in enumerate(part.indices):
+                    waiting[keys[index]] = {name: values[row] for name, values in states.items()}
+            if _bytes(waiting) >= SEGMENT_BYTES:
+                flush()
+            if progress:
+                progress(part.stop)
+    finally:
+        flush()
     return problems
+
+
+def _problems(part: ImageBatch) -> dict[int, str]:
+    """The problem of each image of a batch that could not be read, by its index."""
+    unread = [index for index in range(part.start, part.stop) if index not in part.indices]
+    return dict(zip(unread, part.problems, strict=True))
+
+
+def _bytes(rows: Mapping[str, States]) -> int:
+    """Size of rows of equal shapes in memory."""
+    first = next(iter(rows.values()), {})
+    return len(rows) * sum(values.numel() * values.element_size() for values in first.values())
 
 
 def _computer(model: Model, names: Sequence[str]) -> Callable[[Tensor], States]:
@@ -240,21 +255,21 @@ def cached_views(
     keys = {place: f"{row_key(dataset, items[place[0]])} view {place[1]}" for place in wanted}
     transform = replace(clip.preprocess_train, scale=crop)
     compute = _computer(model, own_names)
-    told = f"training views, crops of {crop[0]:g} to {crop[1]:g}"
+    transform_name = f"training views, crops of {crop[0]:g} to {crop[1]:g}"
 
-    def draw(index: int, view: int) -> Tensor:
+    def make_view(index: int, view: int) -> Tensor:
         item = items[index]
         return transform(dataset.open(item.id), random.Random(letters(f"cached view {view} {item.id}")))
 
-    def anew(place: tuple[int, int]) -> States:
-        return compute(draw(*place)[None])
+    def recompute(place: tuple[int, int]) -> States:
+        return compute(make_view(*place)[None])
 
-    with Stores(cache, model, own_names, told) as stores:
-        own = [place for place in wanted[ranks.rank :: ranks.world] if keys[place] not in stores]
-        drawn: Any = ImageList(tuple(keys[place] for place in own), lambda position: draw(*own[position]))  # type: ignore[arg-type, return-value]
-        _fill(stores, drawn, lambda view: view, compute, [keys[place] for place in own], workers, CACHING, progress)
+    stores = Stores(cache, model, own_names, transform_name)
+    own = [place for place in wanted[ranks.rank :: ranks.world] if keys[place] not in stores]
+    missing: Any = ImageList(tuple(keys[place] for place in own), lambda position: make_view(*own[position]))  # type: ignore[arg-type, return-value]
+    _fill(stores, missing, lambda view: view, compute, [keys[place] for place in own], workers, CACHING, progress)
     ranks.wait()
-    stores, lock, per_step = Stores(cache, model, own_names, told), Lock(), model.method.needs.views
+    stores, lock, per_step = Stores(cache, model, own_names, transform_name), Lock(), model.method.needs.views
     plain = Stores(cache, model, plain_names, EVALUATION) if plain_names else None
     compute_plain = _computer(model, plain_names)
 
@@ -262,7 +277,7 @@ def cached_views(
         first = random.Random(letters(f"first view {seed} {items[index].id}")).randrange(views)
         places = [(index, (first + epoch * per_step + number) % views) for number in range(per_step)]
         with lock:  # what is damaged or could not be read is tried again
-            rows = [stores.fetch(keys[place], partial(anew, place)) for place in places]
+            rows = [stores.fetch(keys[place], partial(recompute, place)) for place in places]
             found: dict[str, Tensor] = {name: torch.cat([row[name] for row in rows]) for name in own_names}
             if plain is not None:
                 item = items[index]
@@ -276,13 +291,12 @@ def cached_views(
 
 
 def fixed_views(model: Model, dataset: Dataset, items: Sequence[Item], *, workers: int) -> Read:
-    """Read views without augmentation: computed once, kept in memory, the same in every epoch."""
+    """Read views without augmentation: computed once, stored in memory, the same in every epoch."""
     clip, names, views = model.clip, model.names(training=True), model.method.needs.views
     rows: dict[int, Views] = {}
     problems: dict[int, str] = {}
     for part in image_batches(dataset.images(items), clip.preprocess_eval, size=BATCH, workers=workers):
-        bad = [index for index in range(part.start, part.stop) if index not in part.indices]
-        problems |= dict(zip(bad, part.problems, strict=True))
+        problems |= _problems(part)
         if part.images is None:
             continue
         found = model.states(part.images.to(clip.device), names=names)

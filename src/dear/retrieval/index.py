@@ -7,20 +7,20 @@ Shapes: N rows, G kinds of features, E joint embedding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from dear.errors import ConfigError, DataError, did_you_mean
-from dear.retrieval.segments import Entry, Segment, Stamp, columns_of, damaged, write_segment
+from dear.retrieval.segments import Entry, Segment, Stamp, columns_of, damaged, stored_columns, write_segment
+from dear.retrieval.segments_of_v0_2 import OldEntry
 from dear.storage.documents import Document, OpenRecord, as_bytes
 from dear.storage.files import write_atomic
 
@@ -43,7 +43,8 @@ class Manifest(Document, OpenRecord):
     """The document `index.json`."""
 
     format = "dear-index"
-    version = 3
+    version = 4
+    oldest = 3
     noun = "search index"
     sealed = True
     error = DataError
@@ -58,7 +59,7 @@ class Manifest(Document, OpenRecord):
     model_sha256: str
     made_by: dict[str, Any]
     """What to load to encode a query."""
-    segments: list[Entry]
+    segments: list[Entry | OldEntry]
     next_number: int = Field(ge=1)
 
 
@@ -100,9 +101,9 @@ class Index:
         found, total = torch.ones(self.rows, dtype=torch.bool), 0
         for segment in self.segments:
             dead = segment.dead
-            if len(dead) and int(dead.max()) >= total:
+            if len(dead) and (int(dead.max()) >= total or int(dead.min()) < 0):
                 raise damaged(self.out)
-            found[torch.from_numpy(dead.astype(np.int64))] = False
+            found[dead] = False
             total += segment.rows
         return found
 
@@ -130,8 +131,8 @@ class Index:
         numbers, start = [self.number(kind) for kind in kinds], 0
         memory = [torch.empty(BLOCK, self.manifest.embed) for _ in kinds]
         for segment in self.segments:
-            columns = [torch.from_numpy(segment.feature(number)) for number in numbers]
-            lengths = torch.from_numpy(segment.lengths)[:, numbers] if len(numbers) > 1 else torch.empty(0)
+            columns = [segment.feature(number) for number in numbers]
+            lengths = segment.lengths[:, numbers] if len(numbers) > 1 else torch.empty(0)
             for first in range(0, segment.rows, BLOCK):
                 last = min(first + BLOCK, segment.rows)
                 yield (
@@ -158,28 +159,28 @@ class Index:
         rows = self.alive.nonzero()[:, 0]
         if pieces is not None and len(self.segments) > pieces:
             ends = torch.tensor([segment.rows for segment in self.segments]).cumsum(0)
-            held = torch.bucketize(rows, ends, right=True)  # the segment of each row
-            full = torch.unique(held)
-            rows = rows[torch.isin(held, full[torch.arange(pieces) * len(full) // pieces])]
-        chosen = rows[torch.arange(min(most, len(rows))) * len(rows) // max(1, min(most, len(rows)))].numpy()
-        return torch.from_numpy(self.gather(self.number(kind), chosen)).float()
+            segment_of = torch.bucketize(rows, ends, right=True)
+            full = torch.unique(segment_of)
+            rows = rows[torch.isin(segment_of, full[torch.arange(pieces) * len(full) // pieces])]
+        chosen = rows[torch.arange(min(most, len(rows))) * len(rows) // max(1, min(most, len(rows)))]
+        return self.gather(self.number(kind), chosen).float()
 
-    def gather(self, number: int, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def gather(self, number: int, rows: Tensor) -> Tensor:
         """Features of chosen rows, in ascending order, as they are stored."""
         return self._gathered(rows, lambda segment, own: segment.feature(number)[own])
 
-    def lengths(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def lengths(self, rows: Tensor) -> Tensor:
         """Lengths (…, G) of chosen rows, in ascending order."""
         return self._gathered(rows, lambda segment, own: segment.lengths[own])
 
-    def _gathered(self, rows: np.ndarray[Any, Any], take: Any) -> np.ndarray[Any, Any]:
+    def _gathered(self, rows: Tensor, take: Callable[[Segment, Tensor], Tensor]) -> Tensor:
         found, start = [], 0
         for segment in self.segments:
-            first, last = np.searchsorted(rows, [start, start + segment.rows])
+            first, last = torch.searchsorted(rows, torch.tensor([start, start + segment.rows])).tolist()
             if last > first:
                 found.append(take(segment, rows[first:last] - start))
             start += segment.rows
-        return np.concatenate(found)
+        return torch.cat(found)
 
     def path(self, row: int) -> Path:
         """The file of a row; a path that leads out of the folder is none of ours."""
@@ -222,7 +223,7 @@ def read_index(out: Path) -> Index:
 
 def _opened(out: Path, form: Manifest) -> Index:
     try:
-        segments = tuple(Segment(out, entry, len(form.kinds), form.embed) for entry in form.segments)
+        segments = tuple(entry.open(out, len(form.kinds), form.embed) for entry in form.segments)
         index = Index(out, form, segments)
         assert len(index.alive) == index.rows
     except FileNotFoundError:
@@ -255,29 +256,27 @@ class Writer:
         if index.rows - len(index) > MOST_DEAD * index.rows or (pieces > MANY and index.rows < SMALL * pieces):
             self._try(lambda: self._compact(index))
         named = {entry.file for entry in self.manifest.segments}
-        for left in self.out.glob("segment-*.dear"):
+        for left in self.out.glob("segment-*"):
             if left.name not in named and left.is_file():
                 with suppress(OSError):
                     left.unlink()
 
     def _compact(self, index: Index) -> None:
-        rows, entries, number = index.alive.nonzero()[:, 0].numpy(), [], self.manifest.next_number
+        rows, entries, number = index.alive.nonzero()[:, 0], [], self.manifest.next_number
         stamps = index.stamps()
         for first in range(0, len(rows), PUT_TOGETHER):
             some = rows[first : first + PUT_TOGETHER]
-            empty = torch.zeros(0, len(index.kinds), index.manifest.embed)
-            bare = columns_of(empty, [stamps[row] for row in some.tolist()])
-            features = np.stack([index.gather(kind, some) for kind in range(len(index.kinds))])
-            whole = replace(bare, features_GNE=features, lengths_NG=index.lengths(some))
-            entries.append(write_segment(self.out, number, whole))
+            features = [index.gather(kind, some) for kind in range(len(index.kinds))]
+            content = stored_columns(features, index.lengths(some), [stamps[row] for row in some.tolist()])
+            entries.append(write_segment(self.out, number, content))
             number += 1
-        self._add(entries, anew=True)
+        self._add(entries, replace=True)
 
-    def _add(self, entries: Sequence[Entry], *, anew: bool = False) -> None:
-        """Name new segments in the manifest, behind the others or instead of them."""
-        kept = [] if anew else self.manifest.segments
-        number = max(self.manifest.next_number, 1 + max(int(entry.file[8:-5]) for entry in entries))
-        self.manifest = self.manifest.model_copy(update={"segments": [*kept, *entries], "next_number": number})
+    def _add(self, entries: Sequence[Entry], *, replace: bool = False) -> None:
+        """List new segments in the manifest, after the others or instead of them."""
+        before = [] if replace else self.manifest.segments
+        number = self.manifest.next_number + len(entries)
+        self.manifest = self.manifest.model_copy(update={"segments": [*before, *entries], "next_number": number})
         write_atomic(self.out / INDEX, as_bytes(Manifest.encode(self.manifest.model_dump())))
 
     def _try(self, write: Any) -> None:

@@ -1,63 +1,40 @@
-"""Segments of a search index: sealed files of columns that are written once and memory-mapped ever after.
+"""Segments of a search index: features of images, and the files that they belong to.
 
-A segment holds, one after another and aligned to 64 bytes, all little-endian:
-  header                one `HEADER`
-  one column per kind   N × E fp16, features of unit length
-  lengths               N × G fp32, what each feature was divided by
-  records               N × `RECORD`: size, time, content hash and path of each file
-  dead                  D × u64, numbers of earlier rows that no longer count
-  paths                 P bytes, the files' paths side by side
-The index's manifest has a checksum of every column; a column is checked when it is first used, once per open.
-Shapes: N rows, G kinds of features, E joint embedding.
+Columns of a segment, with N rows, G kinds of features and E numbers per feature:
+  feature.0 … feature.G-1   (N, E) fp16, features of unit length
+  lengths                   (N, G) fp32, the length of each feature before it was normalised
+  size, mtime_ns, state     (N,) int64, facts about each file
+  content                   (N, 16) uint8, first half of the SHA-256 of each file
+  path_ends                 (N,) int64, where the path of each file ends in `paths`
+  paths                     uint8, the paths of all files, one after another
+  dead                      int64, numbers of earlier rows that no longer count
 """
 
 from __future__ import annotations
 
-import math
-import stat
-import struct
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from dear.errors import DataError
+from dear.storage import columns
+from dear.storage.columns import HEADER, DamagedSegmentError, checksum, header_checksum
 from dear.storage.documents import OpenRecord
-from dear.storage.files import letters, write_atomic
+from dear.storage.files import letters
 
-MAGIC = b"dearseg1"
-HEADER = struct.Struct("<8sIIQQQ")
-"""Magic, kinds, embedding, rows, dead rows, bytes of paths."""
-RECORD = np.dtype(
-    [
-        ("size", "<u8"),
-        ("mtime_ns", "<i8"),
-        ("content", "<u8", (2,)),
-        ("path", "<u8"),
-        ("path_bytes", "<u4"),
-        ("state", "<u4"),
-    ]
-)
-"""A file: size, time, first half of its SHA-256, where its path is, and what was done for it."""
 ENCODED, COPIED = 0, 1
-"""States: its features were computed, or taken over from a file of the same content, as after a rename."""
-ALIGN = 64
-OTHERS = ("lengths", "records", "dead", "paths")
-NAME = "segment-{:06d}.dear"
-PATTERN = r"^segment-[0-9]{6,18}\.dear$"
-
-Array = npt.NDArray[Any]
+"""States of a file: its features were computed, or copied from a file of the same content, as after a rename."""
+NAME = "segment-{:06d}.safetensors"
+PATTERN = r"^segment-[0-9]{6,18}\.safetensors$"
+FILE_COLUMNS = ("size", "mtime_ns", "state", "path_ends")
 
 
 def damaged(folder: Path) -> DataError:
-    """What to say of an index whose bytes are not those that were written."""
+    """The error for an index whose bytes are not those that were written."""
     return DataError(f"The index in {folder} is damaged: make it again with 'dear search index … --overwrite'.")
 
 
@@ -66,10 +43,12 @@ class Entry(OpenRecord):
 
     file: str = Field(pattern=PATTERN)
     rows: int = Field(ge=0, lt=2**48)
-    dead: int = Field(ge=0, lt=2**48)
-    paths: int = Field(ge=0, lt=2**48)
-    crc32: list[int]
-    """One per column, in their order."""
+    crc32: dict[str, int]
+    """Checksums of the header ("") and of every column."""
+
+    def open(self, folder: Path, kinds: int, embed: int) -> Segment:
+        """Map the segment."""
+        return Segment(folder, self, kinds, embed)
 
 
 class Stamp(NamedTuple):
@@ -83,141 +62,117 @@ class Stamp(NamedTuple):
     state: int = ENCODED
 
 
-@dataclass(frozen=True)
-class Columns:
-    """What a segment holds, in memory."""
-
-    features_GNE: Array
-    lengths_NG: Array
-    records_N: Array
-    dead_D: Array
-    paths: bytes
-
-    def parts(self) -> list[Array]:
-        """The columns in their order."""
-        blob = np.frombuffer(self.paths, np.uint8)
-        return [*self.features_GNE, self.lengths_NG, self.records_N, self.dead_D, blob]
-
-
-def columns_of(features_NGE: Tensor, stamps: Sequence[Stamp], dead: Sequence[int] = ()) -> Columns:
-    """Columns of features that are not yet of unit length, the files they are of, and the rows they make obsolete."""
+def columns_of(features_NGE: Tensor, stamps: Sequence[Stamp], dead: Sequence[int] = ()) -> dict[str, Tensor]:
+    """Columns for features that are not yet normalised, their files, and the rows that they replace."""
     values_NGE = features_NGE.detach().cpu().float()
     lengths_NG = values_NGE.norm(dim=-1)
     if not bool(lengths_NG.isfinite().all()):
         raise DataError("Features are not finite: the model is not usable, train it again.")
-    shape = values_NGE.shape[1], values_NGE.shape[0], values_NGE.shape[2]
-    features_GNE = torch.empty(shape, dtype=torch.float16)
-    for kind, rows_NE in enumerate(values_NGE.unbind(1)):
-        features_GNE[kind] = rows_NE / lengths_NG[:, kind, None].clamp(min=1e-12)
-    records_N, paths = _records(stamps)
-    stored, lengths = features_GNE.numpy().astype("<f2", copy=False), lengths_NG.numpy().astype("<f4", copy=False)
-    return Columns(stored, lengths, records_N, np.asarray(dead, "<u8"), paths)
+    pairs = zip(values_NGE.unbind(1), lengths_NG.clamp(min=1e-12).unbind(1), strict=True)
+    unit = [(rows_NE / lengths_N[:, None]).half() for rows_NE, lengths_N in pairs]
+    return stored_columns(unit, lengths_NG.contiguous(), stamps, dead)
 
 
-def _records(stamps: Sequence[Stamp]) -> tuple[Array, bytes]:
-    named = [letters(stamp.path) for stamp in stamps]
-    sizes = np.array([len(name) for name in named], np.uint64)
-    records_N = np.zeros(len(stamps), RECORD)
-    records_N["size"] = [stamp.size for stamp in stamps]
-    records_N["mtime_ns"] = [stamp.mtime_ns for stamp in stamps]
-    records_N["content"] = np.frombuffer(b"".join(stamp.content for stamp in stamps), "<u8").reshape(-1, 2)
-    records_N["state"] = [stamp.state for stamp in stamps]
-    records_N["path_bytes"] = sizes
-    records_N["path"] = np.cumsum(sizes) - sizes
-    return records_N, b"".join(named)
+def stored_columns(
+    unit_GNE: Sequence[Tensor], lengths_NG: Tensor, stamps: Sequence[Stamp], dead: Sequence[int] = ()
+) -> dict[str, Tensor]:
+    """Columns for features as they are stored."""
+    names = [letters(stamp.path) for stamp in stamps]
+    ends = torch.tensor([len(name) for name in names], dtype=torch.int64).cumsum(0)
+    return {
+        **{f"feature.{kind}": rows_NE for kind, rows_NE in enumerate(unit_GNE)},
+        "lengths": lengths_NG,
+        "size": torch.tensor([stamp.size for stamp in stamps], dtype=torch.int64),
+        "mtime_ns": torch.tensor([stamp.mtime_ns for stamp in stamps], dtype=torch.int64),
+        "state": torch.tensor([stamp.state for stamp in stamps], dtype=torch.int64),
+        "content": _bytes(b"".join(stamp.content for stamp in stamps)).reshape(-1, 16),
+        "path_ends": ends,
+        "paths": _bytes(b"".join(names)),
+        "dead": torch.tensor(list(dead), dtype=torch.int64),
+    }
 
 
-def write_segment(folder: Path, number: int, columns: Columns) -> Entry:
+def _bytes(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.zeros(0, dtype=torch.uint8)
+
+
+def write_segment(folder: Path, number: int, content: dict[str, Tensor]) -> Entry:
     """Write a segment under its number, whole or not at all."""
-    kinds, rows, embed = columns.features_GNE.shape
-    parts = columns.parts()
-    header = HEADER.pack(MAGIC, kinds, embed, rows, len(columns.dead_D), len(columns.paths))
-    blocks: list[Any] = [header, bytes(ALIGN - len(header))]
-    for part in parts:
-        blocks += [_bytes(part), bytes(-part.nbytes % ALIGN)]
-    name = NAME.format(number)
-    write_atomic(folder / name, b"".join(blocks))
-    checks = [zlib.crc32(_bytes(part)) for part in parts]
-    return Entry(file=name, rows=rows, dead=len(columns.dead_D), paths=len(columns.paths), crc32=checks)
-
-
-def _bytes(part: Array) -> memoryview:
-    """An array's values as they lie in memory."""
-    return np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
+    path = folder / NAME.format(number)
+    columns.write_segment(path, content)
+    sums = {HEADER: header_checksum(path), **{name: checksum(column) for name, column in content.items()}}
+    return Entry(file=path.name, rows=len(content["size"]), crc32=sums)
 
 
 class Segment:
-    """A segment that is open: its columns are mapped, and checked when they are first used."""
+    """An open segment: its columns are mapped, and checked when they are first used."""
+
+    _path_ends: Tensor | None = None
 
     def __init__(self, folder: Path, entry: Entry, kinds: int, embed: int) -> None:
-        self._folder = folder
-        self.entry = entry
-        self.rows = entry.rows
-        path = folder / entry.file
-        facts = path.lstat()
-        sizes = [2 * embed * entry.rows] * kinds
-        sizes += [4 * kinds * entry.rows, RECORD.itemsize * entry.rows, 8 * entry.dead, entry.paths]
-        self._starts = [ALIGN]
-        for size in sizes:
-            self._starts.append(self._starts[-1] + math.ceil(size / ALIGN) * ALIGN)
-        self._sizes, self._embed, self._kinds = sizes, embed, kinds
-        whole = stat.S_ISREG(facts.st_mode) and facts.st_size == self._starts[-1] and len(entry.crc32) == len(sizes)
-        if not whole:
-            raise damaged(self._folder)
-        self._mapped: Array = np.memmap(path, np.uint8, mode="c")  # nobody writes: torch takes writable arrays only
-        expected = HEADER.pack(MAGIC, kinds, embed, entry.rows, entry.dead, entry.paths)
-        if self._mapped[: HEADER.size].tobytes() != expected:
-            raise damaged(self._folder)
-        self._checked: set[int] = set()
+        self._folder, self.rows, self._kinds = folder, entry.rows, kinds
+        try:
+            self._columns = columns.Segment(folder / entry.file, entry.crc32)
+            shapes = self._columns.shapes()
+        except DamagedSegmentError as error:
+            raise damaged(folder) from error
+        expected: dict[str, tuple[str, tuple[int, ...]]]
+        expected = {f"feature.{kind}": ("torch.float16", (self.rows, embed)) for kind in range(kinds)}
+        expected |= dict.fromkeys(FILE_COLUMNS, ("torch.int64", (self.rows,)))
+        expected |= {"lengths": ("torch.float32", (self.rows, kinds)), "content": ("torch.uint8", (self.rows, 16))}
+        expected |= {name: (kind, shapes.get(name, ("", (0,)))[1][:1]) for name, kind in _OF_ANY_LENGTH}
+        if shapes != expected:
+            raise damaged(folder)
 
-    def feature(self, kind: int) -> Array:
+    def column(self, name: str) -> Tensor:
+        """One column."""
+        try:
+            return self._columns[name]
+        except DamagedSegmentError as error:
+            raise damaged(self._folder) from error
+
+    def feature(self, kind: int) -> Tensor:
         """(N, E) fp16 features of one kind."""
-        return self._column(kind).view("<f2").reshape(self.rows, self._embed)
+        return self.column(f"feature.{kind}")
 
     @property
-    def lengths(self) -> Array:
+    def lengths(self) -> Tensor:
         """(N, G) fp32."""
-        return self._column(self._kinds).view("<f4").reshape(self.rows, self._kinds)
+        return self.column("lengths")
 
     @property
-    def records(self) -> Array:
-        """(N,) records; their paths lie within the blob."""
-        checked = self._kinds + 1 in self._checked
-        records_N: Array = self._column(self._kinds + 1).view(RECORD)
-        ends = records_N["path"] + records_N["path_bytes"]
-        if not checked and self.rows and (int(ends.max()) > self.entry.paths or bool((ends < records_N["path"]).any())):
-            raise damaged(self._folder)
-        return records_N
-
-    @property
-    def dead(self) -> Array:
+    def dead(self) -> Tensor:
         """(D,) numbers of rows that no longer count."""
-        return self._column(self._kinds + 2).view("<u8")
+        return self.column("dead")
+
+    def path_ends(self) -> Tensor:
+        """(N,) ends of the paths, which lie within `paths` in ascending order."""
+        if self._path_ends is None:
+            ends = self.column("path_ends")
+            ordered = not self.rows or (int(ends[0]) >= 0 and bool((ends.diff() >= 0).all()))
+            if not ordered or (self.rows and int(ends[-1]) > len(self.column("paths"))):
+                raise damaged(self._folder)
+            self._path_ends = ends
+        return self._path_ends
 
     def path(self, row: int) -> str:
         """The path of a row's file."""
-        record = self.records[row]
-        start = int(record["path"])
-        return self._name(self._column(self._kinds + 3)[start : start + int(record["path_bytes"])].tobytes())
+        ends = self.path_ends()
+        start = int(ends[row - 1]) if row else 0
+        return _name(self.column("paths")[start : int(ends[row])].numpy().tobytes())
 
     def stamps(self) -> list[Stamp]:
-        """All files of the segment, one by one."""
-        blob = self._column(self._kinds + 3).tobytes()
-        found = []
-        for size, time, content, start, length, state in self.records.tolist():
-            name = self._name(blob[start : start + length])
-            found.append(Stamp(name, size, time, struct.pack("<QQ", *content), state))
-        return found
+        """All files of the segment."""
+        blob = self.column("paths").numpy().tobytes()
+        ends = self.path_ends().tolist()
+        names = [_name(blob[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+        sizes, times, states = (self.column(name).tolist() for name in ("size", "mtime_ns", "state"))
+        contents = [row.tobytes() for row in self.column("content").numpy()]
+        return [Stamp(*one) for one in zip(names, sizes, times, contents, states, strict=True)]
 
-    @staticmethod
-    def _name(data: bytes) -> str:
-        return data.decode("utf-8", "surrogateescape")
 
-    def _column(self, number: int) -> Array:
-        start, size = self._starts[number], self._sizes[number]
-        column = self._mapped[start : start + size]
-        if number not in self._checked:
-            if zlib.crc32(_bytes(column)) != self.entry.crc32[number]:
-                raise damaged(self._folder)
-            self._checked.add(number)
-        return column
+_OF_ANY_LENGTH = (("paths", "torch.uint8"), ("dead", "torch.int64"))
+
+
+def _name(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -148,11 +147,11 @@ class _Update:
         """Take features over for files whose content is known already: renamed, copied or touched ones."""
         if not stamps or self.old is None:
             return
-        rows = np.array([self.by_content[stamp.content] for stamp in stamps])
-        order, back = np.unique(rows, return_inverse=True)
-        unit_NGE = np.stack([self.old.gather(kind, order) for kind in range(len(self.old.kinds))], axis=1)
-        whole_NGE = torch.from_numpy(unit_NGE).float() * torch.from_numpy(self.old.lengths(order))[..., None]
-        self._take([stamp._replace(state=COPIED) for stamp in stamps], whole_NGE[torch.from_numpy(back)])
+        rows = torch.tensor([self.by_content[stamp.content] for stamp in stamps])
+        order, back = torch.unique(rows, return_inverse=True)
+        unit_NGE = torch.stack([self.old.gather(kind, order) for kind in range(len(self.old.kinds))], dim=1)
+        whole_NGE = unit_NGE.float() * self.old.lengths(order)[..., None]
+        self._take([stamp._replace(state=COPIED) for stamp in stamps], whole_NGE[back])
 
     def _flush(self, writer: Writer) -> None:
         waiting, self.waiting = self.waiting, _Rows([], [], [])
@@ -206,5 +205,5 @@ class _Update:
 
 def _next_number(out: Path) -> int:
     """A number above those of all segments that lie there, whoever they belong to: readers may have them open."""
-    found = [int(path.name[8:-5]) for path in out.glob("segment-*.dear") if path.name[8:-5].isdecimal()]
-    return 1 + max(found, default=0)
+    numbers = [path.stem.removeprefix("segment-") for path in out.glob("segment-*")]
+    return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)

@@ -126,7 +126,7 @@ def test_scores_are_plain_cosines(scenes, monkeypatch):
     _, index, _ = scenes
     monkeypatch.setattr("dear.retrieval.index.BLOCK", 50)
     parts = {kind: index.features(kind) for kind in index.kinds}
-    lengths = torch.from_numpy(index.segments[0].lengths)
+    lengths = index.segments[0].lengths
     query = torch.randn(index.manifest.embed, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(
         score_rows(index, "color", query), F.cosine_similarity(parts["color"], query[None]), atol=1e-3

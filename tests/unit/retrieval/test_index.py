@@ -13,11 +13,10 @@ from PIL import Image
 import dear
 from dear.errors import ConfigError, DataError, DearWarning
 from dear.reports.sheet import write_sheet
-from dear.retrieval import index as indexes
 from dear.retrieval.index import read_index
 from dear.retrieval.search import Hit, nearest
 from dear.retrieval.search import find as find_all
-from dear.retrieval.segments import COPIED, ENCODED
+from dear.retrieval.segments import COPIED, ENCODED, Entry
 from dear.retrieval.update import update_index
 from dear.storage.files import write_atomic
 from dear.workflows.search import search
@@ -152,8 +151,8 @@ def test_killed_at_any_write_an_index_is_whole_and_continues(model, photos, tmp_
                 raise Killed
 
         with monkeypatch.context() as patched:
-            for place in ("segments", "index"):
-                patched.setattr(f"dear.retrieval.{place}.write_atomic", partial(step, write_atomic))
+            for place in ("storage.columns", "retrieval.index"):
+                patched.setattr(f"dear.{place}.write_atomic", partial(step, write_atomic))
             patched.setattr(Path, "unlink", lambda path, **how: step(unlink, path, **how))
             try:
                 update_index(model, photos, out, batch_size=2)
@@ -176,15 +175,15 @@ def test_killed_at_any_write_an_index_is_whole_and_continues(model, photos, tmp_
 
 def test_a_reader_starts_again_if_a_writer_replaced_segments(model, photos, tmp_path, monkeypatch):
     update_index(model, photos, tmp_path / "index")
-    opened, tries = indexes.Segment, []
+    opened, tries = Entry.open, []
 
-    def gone(*given):
-        tries.append(given)
+    def gone(*values):
+        tries.append(values)
         if len(tries) == 1:
             raise FileNotFoundError
-        return opened(*given)
+        return opened(*values)
 
-    monkeypatch.setattr(indexes, "Segment", gone)
+    monkeypatch.setattr(Entry, "open", gone)
     assert len(read_index(tmp_path / "index")) == 6
     assert len(tries) == 2
 
@@ -213,7 +212,7 @@ def test_stopped_between_its_files_an_index_is_still_whole(model, photos, tmp_pa
         written.append(path)
         write_atomic(path, data)
 
-    monkeypatch.setattr("dear.retrieval.segments.write_atomic", full)
+    monkeypatch.setattr("dear.storage.columns.write_atomic", full)
     monkeypatch.setattr("dear.retrieval.index.write_atomic", full)
     with pytest.raises(DataError, match="make room and try again"):
         update_index(model, photos, tmp_path / "index")
@@ -222,8 +221,8 @@ def test_stopped_between_its_files_an_index_is_still_whole(model, photos, tmp_pa
     assert update_index(model, photos, tmp_path / "index")[1] == 1
     assert sorted(path.name for path in (tmp_path / "index").glob("[!.d]*")) == [
         "index.json",
-        "segment-000001.dear",
-        "segment-000002.dear",
+        "segment-000001.safetensors",
+        "segment-000002.safetensors",
     ]
 
 

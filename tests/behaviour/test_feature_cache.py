@@ -1,4 +1,4 @@
-"""Kept prefixes: computed once, shared by seeds, mended where damaged, and as good as fresh ones."""
+"""Cached features: computed once, shared by seeds, computed again where damaged, and as good as fresh ones."""
 
 import random
 from types import SimpleNamespace
@@ -37,9 +37,9 @@ def computed(clip, monkeypatch):
 
 
 def flip_a_byte(cache):
-    segment = sorted(cache.glob("*/*.f16"))[0]
+    segment = sorted(cache.glob("*/segment-*"))[0]
     data = bytearray(segment.read_bytes())
-    data[100] ^= 1
+    data[8 + int.from_bytes(data[:8], "little") + 100] ^= 1
     segment.write_bytes(data)
 
 
@@ -146,23 +146,23 @@ def test_cached_evaluation_is_as_good_as_live(toy, model, computed, tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_kept_prefixes_fit_a_backbone_in_half_precision(toy, tiny_folders, tmp_path, precision):
+def test_cached_features_fit_a_backbone_in_half_precision(toy, tiny_folders, tmp_path, precision):
     half = dear.load_clip(f"local-dir:{tiny_folders['plain']}", "random", seed=7, precision=precision)
     model, progress = run_job(toy.job(cached_views=2), half, cache=tmp_path)
     assert progress.step == 6
-    kept = evaluate(model, toy.dataset, toy.dataset.test, cache=tmp_path)
+    cached = evaluate(model, toy.dataset, toy.dataset.test, cache=tmp_path)
     live = evaluate(model, toy.dataset, toy.dataset.test)
-    assert torch.allclose(kept.confidence, live.confidence, atol=0.02)
+    assert torch.allclose(cached.confidence, live.confidence, atol=0.02)
 
 
-def test_another_methods_prefixes_are_kept_apart(toy, clip, model, tmp_path):
+def test_another_methods_features_are_stored_apart(toy, clip, model, tmp_path):
     plain, _ = run_job(toy.job(method="zero_shot"), clip)
     evaluate(model, toy.dataset, toy.dataset.test, cache=tmp_path)
     found = evaluate(plain, toy.dataset, toy.dataset.test, cache=tmp_path)
     with model.disabled():
         same = evaluate(model, toy.dataset, toy.dataset.test, cache=tmp_path)
     assert found.picks.tolist() == same.picks.tolist()
-    assert len(list(tmp_path.glob("prefix-*"))) == 2
+    assert len(list(tmp_path.glob("features-*"))) == 2
 
 
 def test_a_damaged_row_is_computed_again(toy, model, computed, tmp_path):
