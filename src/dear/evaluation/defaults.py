@@ -7,11 +7,12 @@ from pathlib import Path
 
 from dear.data.catalog import declarations
 from dear.data.dataset import Dataset
+from dear.data.families import BROAD_WORLD, IMAGENETS, WORLD
 from dear.data.open import own_clip
 from dear.errors import ConfigError, option
 from dear.world.datasets import dataset_names
 
-WORLD, BROAD_WORLD, BROAD_PHOTOGRAPHS = "world", "world-broad", "imagenet"
+BROAD_PHOTOGRAPHS = IMAGENETS[0]
 
 
 def backbone_for(data: Sequence[str], clip: str | None, pretrained: str | None) -> tuple[str, str | None]:

@@ -90,8 +90,8 @@ class LLaMPConfig(Settings):
     """Of the cross-entropy."""
 
 
-class Told(NamedTuple):
-    """What is frozen of a class list."""
+class FrozenClasses(NamedTuple):
+    """Everything about a class list that training does not change."""
 
     rows_CTD: Tensor
     """Embedded prompts with positions."""
@@ -204,7 +204,7 @@ class LLaMP(Method[LLaMPConfig]):
     def language_inputs(self, classes: ClassList) -> list[tuple[Tensor, Tensor]]:
         """Ids and mask (C, L) of what the language model reads, per paraphrase: a question, and a sentence if given."""
         kind = classes.template.strip().removesuffix(".").removeprefix("a photo of ")
-        told = classes.descriptions or {}
+        descriptions = classes.descriptions or {}
         found = []
         for number, question in enumerate(QUESTIONS[: self.config.paraphrases]):
             asked = [question.replace("{}", kind.replace("{}", name)) for name in classes.names]
@@ -214,8 +214,8 @@ class LLaMP(Method[LLaMPConfig]):
                     for one, name in zip(asked, classes.names, strict=True)
                 ]
             ]
-            if any(told.get(name) for name in classes.names):
-                sentences = [told.get(name) or ("",) for name in classes.names]
+            if any(descriptions.get(name) for name in classes.names):
+                sentences = [descriptions.get(name) or ("",) for name in classes.names]
                 parts.append([each[number % len(each)] for each in sentences])
             found.append(self._lm.tokenize(*parts))
         return found
@@ -224,12 +224,12 @@ class LLaMP(Method[LLaMPConfig]):
         """Plain CLIP's class features (C, E): the mean over "PROMPT with SENTENCE", or the prompt's alone."""
         found = []
         for name, prompt in zip(classes.names, classes.prompts(), strict=True):
-            told = (classes.descriptions or {}).get(name) or ()
-            sentences = [f"{prompt.removesuffix('.')} with {one}" for one in told] or [prompt]
+            described = (classes.descriptions or {}).get(name) or ()
+            sentences = [f"{prompt.removesuffix('.')} with {one}" for one in described] or [prompt]
             found.append(unit(clip.text.encode(sentences, cut=bool(classes.descriptions))).mean(0))
         return unit(torch.stack(found))
 
-    def classes(self, clip: FrozenClip, classes: ClassList) -> Told:
+    def classes(self, clip: FrozenClip, classes: ClassList) -> FrozenClasses:
         """Embedded prompts, what the language model makes of each class, and targets."""
         count = self.config.text_prompts
         words = WORDS if count <= len(WORDS.split()) else placeholders(count)
@@ -239,18 +239,18 @@ class LLaMP(Method[LLaMPConfig]):
             self._lm.remember(ids, mask, self.config.decoder_layers, clip.device)
             for ids, mask in self.language_inputs(classes)
         ]
-        return Told(rows_CTD, tokens.end_C, tuple(memories), self.targets(clip, classes))
+        return FrozenClasses(rows_CTD, tokens.end_C, tuple(memories), self.targets(clip, classes))
 
-    def features(self, clip: FrozenClip, told: Told, memory: Memory) -> Tensor:
+    def features(self, clip: FrozenClip, frozen: FrozenClasses, memory: Memory) -> Tensor:
         """Class features (C, E), unnormalised, by one paraphrase."""
         read_CnH = self._copies.run(self.class_token, memory, self.decoder, self.norm)
         own = [proj(read_CnH) + bias for proj, bias in zip(self.text_proj, self.llm_prompt_bias, strict=True)]
         words, count = self.text_prompts, self.config.text_prompts
-        x_CTD, n = told.rows_CTD, self.config.llm_prompts
-        at_C = told.end_C - 1 - count
+        x_CTD, n = frozen.rows_CTD, self.config.llm_prompts
+        at_C = frozen.end_C - 1 - count
         body = torch.cat([x_CTD[:, 1 + count :], x_CTD.new_zeros(x_CTD.shape[0], n, x_CTD.shape[2])], dim=1)
         each = torch.arange(x_CTD.shape[0], device=x_CTD.device)
-        end_CD = x_CTD[each, told.end_C]
+        end_CD = x_CTD[each, frozen.end_C]
         body = _placed(_placed(body, at_C, own[0]), at_C + n, end_CD[:, None])
         first = torch.cat([x_CTD[:1, :1], words[0][None].to(x_CTD.dtype)], dim=1)
 
@@ -264,7 +264,7 @@ class LLaMP(Method[LLaMPConfig]):
 
         return clip.text.features(Rows(first, body, at_C + n), edit=edit)
 
-    def text(self, clip: FrozenClip, frozen: Told, batch: Batch | None = None) -> dict[str, Tensor]:
+    def text(self, clip: FrozenClip, frozen: FrozenClasses, batch: Batch | None = None) -> dict[str, Tensor]:
         """Class features by paraphrase (C, K, E), in training of the step's alone; their mean direction; targets."""
         memories: Sequence[Memory] = frozen.memories
         if batch is not None:
@@ -319,14 +319,14 @@ class LLaMP(Method[LLaMPConfig]):
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy, distances from plain CLIP's features, and from the teacher's answers."""
-        told, text, teacher = self.config, out.rest, out.rest["teacher"]
+        config, text, teacher = self.config, out.rest, out.rest["teacher"]
         wanted = (self._temperature() * (teacher @ text["targets"].T)).log_softmax(-1)
         away = wanted.exp() * (wanted - out.logits.log_softmax(-1))
         return {
-            "ce": F.cross_entropy(out.logits, batch.required_labels, label_smoothing=told.label_smoothing),
-            "l1": told.l1_text * (text["targets"] - text["each"][:, 0]).abs().mean()
-            + told.l1_image * (out.features["cls"] - teacher).abs().mean(),
-            "dist": told.lambda_dist * away.mean(),
+            "ce": F.cross_entropy(out.logits, batch.required_labels, label_smoothing=config.label_smoothing),
+            "l1": config.l1_text * (text["targets"] - text["each"][:, 0]).abs().mean()
+            + config.l1_image * (out.features["cls"] - teacher).abs().mean(),
+            "dist": config.lambda_dist * away.mean(),
         }
 
 

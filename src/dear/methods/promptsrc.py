@@ -119,12 +119,12 @@ class PromptSRC(IVLP):
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy, and three terms that hold class features, image features and answers near plain CLIP's."""
-        told, plain = self.config, out.rest
+        config, plain = self.config, out.rest
         wanted_BC, found_BC = plain["logits"].log_softmax(1), out.logits.log_softmax(1)
         divergence = F.kl_div(found_BC, wanted_BC, reduction="sum", log_target=True)
         return {
             **super().loss(out, batch),
-            "scl_text": told.text_weight * F.l1_loss(out.class_features, plain["text"]),
-            "scl_image": told.image_weight * F.l1_loss(out.features["cls"], plain["image"]),
-            "scl_logits": told.logits_weight * divergence / found_BC.numel(),  # per answer, not per image
+            "scl_text": config.text_weight * F.l1_loss(out.class_features, plain["text"]),
+            "scl_image": config.image_weight * F.l1_loss(out.features["cls"], plain["image"]),
+            "scl_logits": config.logits_weight * divergence / found_BC.numel(),  # per answer, not per image
         }

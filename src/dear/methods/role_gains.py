@@ -97,9 +97,9 @@ class RoleGains(Method[RoleGainsConfig]):
 
     def facts(self) -> dict[str, str]:
         """The gains, largest first, and where the roles come from."""
-        told = sorted(zip(self.groups, self.gains.tolist(), strict=True), key=lambda one: -one[1])
+        largest_first = sorted(zip(self.groups, self.gains.tolist(), strict=True), key=lambda one: -one[1])
         return {
-            "gains": ", ".join(f"{name} {gain:.2f}" for name, gain in told),
+            "gains": ", ".join(f"{name} {gain:.2f}" for name, gain in largest_first),
             "role map": self.roles.provenance.source,
         }
 

@@ -27,8 +27,6 @@ from dear.progress.stages import checked
 from dear.storage.files import as_folder
 from dear.storage.locks import check_ours
 
-WORLD = "world"
-
 
 def fit(
     data: str | Path | Dataset,

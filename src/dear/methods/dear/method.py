@@ -23,9 +23,7 @@ from dear.methods.dear.masks import layer_mask, token_kinds
 from dear.methods.dear.roles import roles_for, with_auto_roles
 from dear.methods.parts.class_text import AdaptedText, FrozenText
 from dear.roles.known import check_roles
-from dear.roles.rolemap import ROLES, RoleMap
-
-LAST_LAYERS = 4
+from dear.roles.rolemap import LAST_LAYERS, ROLES, RoleMap
 
 
 class DearMethod(Method[DearConfig]):

@@ -34,10 +34,10 @@ def text_weights(
     unit length each, averaged, unit length again. Sentences that are too long are cut.
     """
     tokens_of(clip, classes)  # refuses classes that look the same
-    told = classes.descriptions or {} if described else {}
+    descriptions = classes.descriptions or {} if described else {}
     prompts = [classes.prompts(template) for template in templates or (classes.template,)]
-    sentences = [[*own, *told.get(name, ())] for name, *own in zip(classes.names, *prompts, strict=True)]
-    features = unit(clip.text.encode([one for of_class in sentences for one in of_class], cut=bool(told)))
+    sentences = [[*own, *descriptions.get(name, ())] for name, *own in zip(classes.names, *prompts, strict=True)]
+    features = unit(clip.text.encode([one for of_class in sentences for one in of_class], cut=bool(descriptions)))
     counts = torch.tensor([len(of_class) for of_class in sentences], device=features.device)
     owner = torch.arange(len(sentences), device=features.device).repeat_interleave(counts)
     sums = features.new_zeros(len(sentences), features.shape[1]).index_add(0, owner, features)

@@ -143,9 +143,9 @@ def load_language_model(name: str) -> LanguageModel:
     try:
         model = transformers.AutoModel.from_pretrained(name, use_safetensors=True, dtype="auto", **how)
     except (OSError, ValueError, ImportError, KeyError) as error:
-        told = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"The language model {name!r} cannot be loaded ({told}): give a folder with config.json and safetensors, "
+            f"The language model {name!r} cannot be loaded ({reason}): give a folder with config.json and safetensors, "
             f"or a name on the hub, as in {setting(lm='FOLDER')}."
         ) from None
     layer = model.layers[-1] if hasattr(model, "layers") else None
