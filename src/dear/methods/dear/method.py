@@ -1,4 +1,4 @@
-"""DeAR itself: a frozen CLIP whose last layers carry attribute tokens under a role mask.
+"""DeAR: attribute tokens in the last layers of a frozen CLIP, routed by a mask of head roles.
 
 Shapes: B images, N original rows, A attribute tokens, D width, C classes, K attributes, G = K + 1, E joint embedding.
 """
