@@ -14,7 +14,7 @@ FEW_WORLD := world-textures,world-scenes,world-broad
 OWN_WORLD := world-textures,world-emblems,world-broad
 WORLD := world-blooms,world-things,world-places,world-emblems,world-scenes,world-broad,world-textures
 
-.PHONY: help install browser test lint types unit slow vectors docs tables fewshot photographs a11y readme quickstart clean
+.PHONY: help install browser options test lint types unit slow vectors docs tables fewshot photographs a11y readme quickstart clean
 test: lint types unit docs ## what CI runs: style, types, every test that is not slow, the documentation
 
 help: ## list the targets
@@ -47,6 +47,10 @@ slow: install ## the slow tests: full size, the real sentence model, the world's
 
 vectors: install ## compare every method with numbers of its published code; FOLDER=DIR for other vectors
 	cd tests && ../$(BIN)/python -m vectors $(if $(FOLDER),$(abspath $(FOLDER)))
+
+options: install ## write the types of keywords in src/dear/options/fit_options.py from the classes of options
+	$(BIN)/python -m dear.options.typed_dict
+	$(BIN)/ruff format --quiet src/dear/options/fit_options.py
 
 docs: install ## build the documentation into site/
 	$(BIN)/mkdocs build --strict

@@ -13,8 +13,9 @@ from pathlib import Path
 from statistics import mean
 
 from dear.evaluation.cells import Cell, make_cells
-from dear.evaluation.grid import Setting, run_grid
+from dear.evaluation.grid import run_grid
 from dear.evaluation.results import CellResult
+from dear.options.parts import Bench
 
 DATA = ("textures", "blooms", "things", "places", "emblems", "scenes", "broad")
 FACTORS = {
@@ -54,20 +55,20 @@ def main() -> None:
     parser.add_argument("--views", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
-    setting = Setting(
+    options = Bench(
         out=given.out,
         clip="world",
         cached_views=given.views,
         cache=given.cache or given.out / "cache",
         validate=True,
         threads=1,
+        resume=True,
+        jobs=given.jobs,
     )
     cells = cells_of(given.seeds, given.factors)
     results = run_grid(
         cells,
-        setting,
-        resume=True,
-        jobs=given.jobs,
+        options,
         on_cell=lambda done, one: print(f"{done}/{len(cells)} {one.data} {one.variant}", flush=True),
     )
     names = list(dict.fromkeys((one.method, one.variant) for one in results))

@@ -40,10 +40,11 @@ from dear.engine.settings import TrainSettings
 from dear.errors import DearError
 from dear.evaluation.cells import make_cells
 from dear.evaluation.evaluate import evaluate_items
-from dear.evaluation.grid import Setting, run_grid
+from dear.evaluation.grid import run_grid
 from dear.model.load import load
 from dear.model.model import Model
-from dear.paper.run import Order, run_paper
+from dear.options.parts import Bench
+from dear.paper.run import Order, make_paper
 from dear.retrieval.index import read_index
 from dear.retrieval.update import update_index
 
@@ -103,13 +104,15 @@ def kinds(place: Path) -> dict[str, Kind]:
     def grid(folder: Path, how: dict[str, bool]) -> object:
         cells = make_cells("few-shot", [str(place / "photos")], methods=["zero_shot", "dear"], seeds=[1], shots=[1])
         cells = [cell if cell.method != "dear" else _mixed(cell) for cell in cells]
-        return run_grid(cells, Setting(folder, name, "random", train=few, workers=1), **how)
+        return run_grid(
+            cells, Bench(out=folder, clip=name, pretrained="random", epochs=1, batch_size=2, workers=1, **how)
+        )
 
     def paper(folder: Path, how: dict[str, bool]) -> object:
         settings: dict[str, Any] = {"kind": "full", "clip": name, "pretrained": "random", "data_root": place / "sets"}
         settings |= {"roles": str(place / "roles.json"), "seeds": (1,), "few_shots": (1,), "images": 6, "workers": 1}
-        order = Order(folder, train=TrainSettings(epochs=1), cached_views=0, jobs=1, **settings)
-        return run_paper(order, **{"resume": False, **how})
+        order = Order(folder, train=TrainSettings(epochs=1, cached_views=0), jobs=1, **settings)
+        return make_paper(order, if_exists=next((name for name, on in how.items() if on), "refuse"))
 
     def discovery(folder: Path, how: dict[str, bool]) -> object:
         settings: dict[str, Any] = {"pool": place / "pool.txt", "examples": 0, "phrases": 4}

@@ -13,7 +13,7 @@ from PIL import Image
 
 from dear.data.dataset import Dataset, Item
 from dear.engine.job import Job
-from dear.engine.run import METRICS
+from dear.engine.run_folder import METRICS
 from dear.engine.settings import TrainSettings
 from dear.errors import ImageError
 from dear.model.artefact import TENSORS
@@ -68,8 +68,7 @@ class Toy:
             seed=seed,
             method=method,
             config=SPECIAL_CONFIGS.get(method, {}),
-            train=TrainSettings(**{"epochs": 2, "batch_size": 3, **settings}),
-            cached_views=cached_views,
+            train=TrainSettings(**{"epochs": 2, "batch_size": 3, "cached_views": cached_views, **settings}),
         )
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dear.retrieval.features import attribute_features
     from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
     from dear.storage.user_cache import clear_cache, list_cache
+    from dear.workflows.bench import bench
     from dear.workflows.compare import compare
     from dear.workflows.datasets import check_data, describe_dataset, list_datasets
     from dear.workflows.discover import discover_roles
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from dear.workflows.explain import explain
     from dear.workflows.index import index_images
     from dear.workflows.listings import describe_method, list_settings
+    from dear.workflows.paper import run_paper
+    from dear.workflows.quickstart import quickstart
     from dear.workflows.report import report
     from dear.workflows.roles import ablate_roles, compare_roles, show_roles
     from dear.workflows.search import search
@@ -59,6 +62,7 @@ _HOMES = {
     "ablate_roles": "dear.workflows.roles",
     "add_catalog": "dear.data.catalog",
     "attribute_features": "dear.retrieval.features",
+    "bench": "dear.workflows.bench",
     "check_data": "dear.workflows.datasets",
     "clear_cache": "dear.storage.user_cache",
     "compare": "dear.workflows.compare",
@@ -83,8 +87,10 @@ _HOMES = {
     "open_dataset": "dear.data.open",
     "pretrain_world": "dear.workflows.world",
     "preview_world": "dear.workflows.world",
+    "quickstart": "dear.workflows.quickstart",
     "register": "dear.methods.registry",
     "report": "dear.workflows.report",
+    "run_paper": "dear.workflows.paper",
     "score_world": "dear.workflows.world",
     "search": "dear.workflows.search",
     "show_roles": "dear.workflows.roles",
@@ -110,6 +116,7 @@ __all__ = [
     "ablate_roles",
     "add_catalog",
     "attribute_features",
+    "bench",
     "check_data",
     "clear_cache",
     "compare",
@@ -134,8 +141,10 @@ __all__ = [
     "open_dataset",
     "pretrain_world",
     "preview_world",
+    "quickstart",
     "register",
     "report",
+    "run_paper",
     "score_world",
     "search",
     "show_roles",

@@ -22,8 +22,9 @@ SEARCH = {"tip_adapter": {"passes": 2, "search_steps": (5, 4)}, "ape": {"passes"
 
 
 def job_of(dataset, method="tip_adapter", **others):
-    how = {"shots": 4, "seed": 1, "config": SEARCH.get(method, {}), "train": TrainSettings(epochs=1, batch_size=4)}
-    return make_job(dataset, method=method, **{**how, **others})
+    train = TrainSettings(epochs=1, batch_size=4, cached_views=others.pop("cached_views", 0))
+    usual = {"shots": 4, "seed": 1, "config": SEARCH.get(method, {}), "train": train}
+    return make_job(dataset, method=method, **{**usual, **others})
 
 
 def with_validation(toy, count=3):

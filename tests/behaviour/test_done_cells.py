@@ -4,17 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from dear.evaluation.cells import Setting, make_cells
-from dear.evaluation.grid import done_before
+from dear.engine.workspace import Workspace
+from dear.evaluation.cell_run import done_before
+from dear.evaluation.cells import make_cells
+from dear.options.parts import Bench
 
 RESULTS = Path(__file__).parents[2] / "results"
 
 
 @pytest.mark.parametrize("method", ["dear", "role_gains", "coop", "tip_adapter"])
 def test_cells_of_the_world_are_done(method):
-    setting = Setting(out=RESULTS / "world", clip="world", recipe="shared", cached_views=10)
+    options, workspace = Bench(out=RESULTS / "world", clip="world", recipe="shared", cached_views=10), Workspace()
     sets = ["world-blooms", "world-textures"]
     for cell in make_cells("base-to-novel", sets, methods=[method], seeds=[1, 3], shots=[16]):
-        done = done_before(cell, setting)
+        done = done_before(cell, options, workspace)
         assert done is not None, cell.slug
         assert done.role_map is None  # version 0.2 did not record it

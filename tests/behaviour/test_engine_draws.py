@@ -99,7 +99,7 @@ def test_a_drawn_method_is_resumed_to_the_same_bytes(clip, keys, tmp_path, monke
     with pytest.raises(KilledError):
         run_job(keys_job(toy), clip, tmp_path / "killed", workers=0, on_step=at_step(killed_at))
     keys.clear()
-    run_job(keys_job(toy), clip, tmp_path / "killed", workers=0, resume=True)
+    run_job(keys_job(toy), clip, tmp_path / "killed", workers=0, if_exists="resume")
     assert adapter_hash(tmp_path / "killed") == adapter_hash(tmp_path / "whole")
     assert [what for what, _ in keys] == (["begin", "finish"] if killed_at == 1 else ["finish"])
 

@@ -16,12 +16,13 @@ from dear.engine.run import run_job
 from dear.engine.settings import TrainSettings
 from dear.errors import ClassListError, ConfigError, CorruptArtefactError
 from dear.evaluation.cells import make_cells
-from dear.evaluation.grid import Setting, run_grid
+from dear.evaluation.grid import run_grid
 from dear.methods.parts.class_features import text_weights
 from dear.methods.recipe import Recipe
 from dear.model.load import make_method
 from dear.progress.display import watched
 from helpers import make_photos, plain_images
+from small_runs import small_grid
 from toys import CLASSES, KilledError, Toy, adapter_hash
 
 CACHES = ("tip_adapter", "tip_adapter_f", "ape", "ape_t")
@@ -186,13 +187,13 @@ def test_a_probe_of_two_classes_and_of_one(clip):
 def test_grids_do_not_ask_it_about_other_classes(protocol, tiny_folders, tmp_path):
     photos = make_photos(tmp_path / "photos", ["ant", "bee", "cow", "dog"], 4)
     cells = make_cells(protocol, [str(photos)], methods=["zero_shot", "linear_probe"], seeds=[1], shots=[2])
-    setting = Setting(tmp_path / "out", f"local-dir:{tiny_folders['shallow']}", "random", workers=0, threads=1)
+    options = small_grid(tmp_path / "out", tiny_folders, workers=0, threads=1)
     if protocol == "few-shot":
-        assert [one.method for one in run_grid(cells, setting)] == ["zero_shot", "linear_probe"]
+        assert [one.method for one in run_grid(cells, options)] == ["zero_shot", "linear_probe"]
         return
     sentence = "linear_probe knows only the classes it was trained on, but base-to-novel tests others: leave it out."
     with pytest.raises(ConfigError) as error:
-        run_grid(cells, setting)
+        run_grid(cells, options)
     assert str(error.value) == sentence
     assert not (tmp_path / "out").exists()
 
@@ -259,9 +260,9 @@ def test_patience_keeps_the_best_epoch(clip, tmp_path, monkeypatch, scores, epoc
     for step in range(1, 2 * epochs + 1):
         with pytest.raises(KilledError):
             run(f"killed{step}", ("step", step))
-        run(f"killed{step}", resume=True)
+        run(f"killed{step}", if_exists="resume")
         assert adapter_hash(tmp_path / f"killed{step}") == adapter_hash(tmp_path / "whole"), step
-    resumed, again = run(f"killed{step}", resume=True)  # after its end: nothing more is trained
+    resumed, again = run(f"killed{step}", if_exists="resume")  # after its end: nothing more is trained
     assert again.step == 2 * epochs
     assert torch.equal(resumed.method.down.weight, states[best])
     assert json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 2 * epochs

@@ -6,13 +6,15 @@ import pytest
 from PIL import Image
 
 from dear.data.open import open_dataset
-from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError, OverwriteError, RoleMapError, TrainingError
+from dear.evaluation import cell_run
 from dear.evaluation import grid as grid_module
+from dear.evaluation.cell_run import CELLS, RUNS
 from dear.evaluation.cells import make_cells
-from dear.evaluation.grid import CELLS, RUNS, Setting, run_grid
+from dear.evaluation.grid import run_grid
 from dear.evaluation.results import CellResult
 from helpers import make_photos
+from small_runs import small_grid
 
 CLASSES = ["ant", "bee", "cow", "dog"]
 UNLIKE = ("seconds", "peak_memory_mb")
@@ -26,9 +28,7 @@ def photos(tmp_path_factory):
 @pytest.fixture
 def setting(tiny_folders, tmp_path):
     def setting(out="out", **changes):
-        usual = {"clip": f"local-dir:{tiny_folders['shallow']}", "pretrained": "random", "workers": 1, "threads": 1}
-        train = TrainSettings(epochs=changes.pop("epochs", 2), batch_size=2)
-        return Setting(**{"out": tmp_path / out, "train": train, "cache": tmp_path / out / "cache", **usual, **changes})
+        return small_grid(tmp_path / out, tiny_folders, **{"workers": 1, "threads": 1, "epochs": 2, **changes})
 
     return setting
 
@@ -42,13 +42,13 @@ def cells(photos, protocol="base-to-novel", **changes):
 @pytest.fixture
 def trainings(monkeypatch):
     """Names of the runs that are trained or gone on with."""
-    ran, run_job = [], grid_module.run_job
+    ran, train_model = [], cell_run.train_model
 
-    def counted(job, clip, folder, **more):
-        ran.append((folder.name, more["resume"]))
-        return run_job(job, clip, folder, **more)
+    def counted(job, model, folder, **more):
+        ran.append((folder.name, more["if_exists"] == "resume"))
+        return train_model(job, model, folder, **more)
 
-    monkeypatch.setattr(grid_module, "run_job", counted)
+    monkeypatch.setattr(cell_run, "train_model", counted)
     return ran
 
 
@@ -83,7 +83,7 @@ def test_a_folder_of_runs_is_not_taken_for_a_grid(photos, setting):
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
     with pytest.raises(OverwriteError, match="holds files that are not ours and no grid"):
-        run_grid(cells(photos), setting(), overwrite=True)
+        run_grid(cells(photos), setting(overwrite=True))
     assert mine.exists()
 
 
@@ -95,7 +95,7 @@ def test_repaired_test_images_are_tested_again(setting, tmp_path):
     bad.write_bytes(b"")
     (first,) = run_grid(cells(mine, methods=["zero_shot"]), setting())
     Image.new("RGB", (30, 30), "teal").save(bad)
-    (second,) = run_grid(cells(mine, methods=["zero_shot"]), setting(), resume=True)
+    (second,) = run_grid(cells(mine, methods=["zero_shot"]), setting(resume=True))
     assert (first.unreadable, second.unreadable) == (1, 0)
 
 
@@ -113,17 +113,17 @@ def test_what_is_done_is_not_done_again(photos, setting, trainings):
     assert len(trainings) == 2
     with pytest.raises(OverwriteError, match="holds a grid: add resume=True to continue, or overwrite=True to start"):
         run_grid(cells(photos), setting())
-    assert run_grid(cells(photos), setting(), resume=True) == first
+    assert run_grid(cells(photos), setting(resume=True)) == first
     assert len(trainings) == 2
-    more = run_grid(cells(photos, seeds=[1, 2]), setting(), resume=True)
+    more = run_grid(cells(photos, seeds=[1, 2]), setting(resume=True))
     assert len(trainings) == 4
     assert [one for one in more if one.seed == 1] == first
-    run_grid(cells(photos, methods=["dear"]), setting(epochs=1), resume=True)
+    run_grid(cells(photos, methods=["dear"]), setting(epochs=1, resume=True))
     assert len(trainings) == 5
     assert trainings[-1][1] is False
-    run_grid(cells(photos, methods=["dear"]), setting(epochs=1, validate=True), resume=True)
+    run_grid(cells(photos, methods=["dear"]), setting(epochs=1, validate=True, resume=True))
     assert trainings[-1][1] is True
-    run_grid(cells(photos), setting(), overwrite=True)
+    run_grid(cells(photos), setting(overwrite=True))
     assert len(trainings) == 8
 
 
@@ -132,7 +132,7 @@ def test_changed_images_are_seen(photos, setting, trainings, tmp_path):
     run_grid(cells(mine, methods=["dear"]), setting())
     for name in CLASSES:
         Image.new("RGB", (40, 40), "teal").save(mine / name / "new.png")
-    (result,) = run_grid(cells(mine, methods=["dear"], shots=[3]), setting(), resume=True)
+    (result,) = run_grid(cells(mine, methods=["dear"], shots=[3]), setting(resume=True))
     assert result.steps == 6
     assert result.images == 4
 
@@ -141,7 +141,7 @@ def test_a_damaged_cell_is_computed_again(photos, setting, trainings):
     first = run_grid(cells(photos, methods=["zero_shot"]), setting())
     (path,) = (setting().out / CELLS).iterdir()
     path.write_text(path.read_text()[:-20])
-    assert comparable(run_grid(cells(photos, methods=["zero_shot"]), setting(), resume=True)) == comparable(first)
+    assert comparable(run_grid(cells(photos, methods=["zero_shot"]), setting(resume=True))) == comparable(first)
     assert len(trainings) == 2
 
 
@@ -167,7 +167,7 @@ def test_a_killed_grid_goes_on_in_the_middle_of_a_cell(photos, setting, training
     trainings.clear()
     steps.clear()
     again = run_grid(
-        cells(photos, seeds=[1, 2]), setting(), resume=True, on_step=lambda metrics: steps.append(metrics["step"])
+        cells(photos, seeds=[1, 2]), setting(resume=True), on_step=lambda metrics: steps.append(metrics["step"])
     )
     assert [resumed for _, resumed in trainings] == [True]
     assert steps == [3, 4]
@@ -177,7 +177,7 @@ def test_a_killed_grid_goes_on_in_the_middle_of_a_cell(photos, setting, training
 def test_several_jobs_give_the_same(photos, setting):
     one = run_grid(cells(photos, seeds=[1, 2]), setting("one"))
     told = []
-    two = run_grid(cells(photos, seeds=[1, 2]), setting("two"), jobs=2, on_cell=lambda done, _: told.append(done))
+    two = run_grid(cells(photos, seeds=[1, 2]), setting("two", jobs=2), on_cell=lambda done, _: told.append(done))
     assert comparable(one) == comparable(two)
     assert told == [1, 2, 3, 4]
     tables = [(setting(name).out / "table.md").read_text() for name in ("one", "two")]
@@ -189,7 +189,7 @@ def test_an_error_in_a_job_is_ours(photos, setting, tmp_path):
     for path in bad.rglob("*.png"):
         path.write_bytes(b"")
     with pytest.raises(DataError, match="None of the 2 training images could be read"):
-        run_grid(cells(bad, methods=["dear"], shots=[1], seeds=[1, 2]), setting(), jobs=2)
+        run_grid(cells(bad, methods=["dear"], shots=[1], seeds=[1, 2]), setting(jobs=2))
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_a_process_that_dies_is_one_sentence(photos, setting, monkeypatch):
 
     monkeypatch.setattr(grid_module, "ProcessPoolExecutor", Dead)
     with pytest.raises(TrainingError, match="resume with resume=True, and fewer cells at a time, such as jobs=1"):
-        run_grid(cells(photos), setting(), jobs=2)
+        run_grid(cells(photos), setting(jobs=2))
 
 
 def test_a_run_says_where_its_data_is(photos, setting):

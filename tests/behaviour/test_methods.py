@@ -252,7 +252,7 @@ def test_trained_killed_and_resumed_to_the_same_bytes(chosen, tmp_path, monkeypa
     if steps:
         with pytest.raises(KilledError):
             run_job(job, clip, tmp_path / "killed", workers=0, on_step=at_step(2))
-    resumed, _ = run_job(job, clip, tmp_path / "killed", resume=True, workers=0)
+    resumed, _ = run_job(job, clip, tmp_path / "killed", if_exists="resume", workers=0)
     kept, again = (contents(tmp_path / name) for name in ("whole", "killed"))
     states = []
     for folder in (kept, again):

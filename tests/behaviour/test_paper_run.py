@@ -10,10 +10,9 @@ import pytest
 
 import dear.evaluation.grid as grid
 import dear.paper.measures as measures
-from dear.cli.options import whole_numbers
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DearWarning, OverwriteError, RoleMapError
-from dear.paper.run import GRIDS, Order, describe_plan, run_paper, survey
+from dear.paper.run import GRIDS, Order, describe_plan, make_paper, survey
 from helpers import varied_roles
 from papers import tiny_eurosat, tiny_imagenet
 
@@ -37,8 +36,7 @@ def order(tmp_path_factory, tiny_folders, tiny_clips) -> Order:
         roles=str(roles),
         seeds=(1,),
         few_shots=(1, 16),
-        train=TrainSettings(epochs=1),
-        cached_views=0,
+        train=TrainSettings(epochs=1, cached_views=0),
         images=6,
         jobs=1,
         workers=1,
@@ -57,7 +55,7 @@ def finished(order) -> tuple[dict[str, bytes], list[str]]:
     said: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DearWarning)
-        run_paper(order, said.append)
+        make_paper(order, said.append)
     return report_of(order.out), said
 
 
@@ -87,7 +85,7 @@ def test_the_second_run_computes_nothing_and_writes_the_same(order, finished, mo
     monkeypatch.setattr(measures, "measure_retrieval", refuse)
     monkeypatch.setattr(measures, "measure", refuse)
     said: list[str] = []
-    run_paper(order, said.append)
+    make_paper(order, said.append)
     assert report_of(order.out) == finished[0]
     assert any("none to do" in line for line in said)
 
@@ -103,12 +101,12 @@ def test_a_killed_run_goes_on_to_the_same_report(order, finished, tmp_path, monk
 
     monkeypatch.setattr(grid, "run_job", stopping)
     with pytest.raises(KeyboardInterrupt):
-        run_paper(again)
+        make_paper(again)
     looked = survey(again)
     assert looked.cost.done == 7
     assert "7 done" in describe_plan(again, looked)
     monkeypatch.setattr(grid, "run_job", real)
-    run_paper(again)
+    make_paper(again)
     assert report_of(again.out) == finished[0]
 
 
@@ -117,7 +115,7 @@ def test_a_damaged_cell_is_done_again(order, finished):
     cells[0].write_text("{")
     before = survey(order).cost
     assert before.cells - before.done == 1
-    run_paper(order)
+    make_paper(order)
     assert report_of(order.out) == finished[0]
 
 
@@ -146,26 +144,18 @@ def test_cells_of_other_images_do_not_count(order, finished):
 
 def test_an_output_folder_is_not_taken_silently(order, finished, tmp_path):
     with pytest.raises(OverwriteError, match="add resume=True to continue, or overwrite=True"):
-        run_paper(order, resume=False)
+        make_paper(order, if_exists="refuse")
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "mine.png").write_text("mine")
     with pytest.raises(OverwriteError, match="holds files that are not ours and no paper"):
-        run_paper(replace(order, out=tmp_path), resume=False, overwrite=True)
+        make_paper(replace(order, out=tmp_path), if_exists="overwrite")
     assert (tmp_path / "figures" / "mine.png").exists()
 
 
 def test_starting_again_removes_nothing_before_all_is_checked(order, finished):
     with pytest.raises(RoleMapError):
-        run_paper(replace(order, roles="none.json"), resume=False, overwrite=True)
+        make_paper(replace(order, roles="none.json"), if_exists="overwrite")
     with pytest.raises(ConfigError, match="data_root='FOLDER'"):
-        run_paper(replace(order, data_root=None), resume=False, overwrite=True)
+        make_paper(replace(order, data_root=None), if_exists="overwrite")
     assert report_of(order.out) == finished[0]
     assert survey(order).cost.done == survey(order).cost.cells
-
-
-def test_lists_of_numbers():
-    assert whole_numbers("3, 1,1", "--seeds", least=0) == (3, 1)
-    with pytest.raises(ConfigError, match="--seeds 'x' is not a comma-separated list of whole numbers from 0 on"):
-        whole_numbers("x", "--seeds", least=0)
-    with pytest.raises(ConfigError, match="from 1 on"):
-        whole_numbers("0", "--shots", least=1)

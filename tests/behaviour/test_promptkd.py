@@ -125,7 +125,7 @@ def test_labels_do_not_matter(clip):
 
 def test_trains_from_cached_views_and_its_folder_is_a_run(clip, tmp_path):
     toy = Toy()
-    job = make_job(toy.dataset, shots=3, seed=1, method="promptkd", train=toy.job(epochs=1).train, cached_views=1)
+    job = make_job(toy.dataset, shots=3, seed=1, method="promptkd", train=toy.job(epochs=1, cached_views=1).train)
     model, progress = run_job(job, clip, tmp_path / "run", cache=tmp_path / "cache", workers=0)
     assert progress.step == 3
     assert not torch.equal(model.method.project.norm.running_mean, torch.zeros(clip.geometry.embed_dim))

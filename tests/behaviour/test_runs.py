@@ -11,7 +11,8 @@ import dear
 from dear.engine import checkpoint as checkpoints
 from dear.engine import run as runs
 from dear.engine.loop import train
-from dear.engine.run import CHECKPOINT, METRICS, RUN, SHOTS, read_run, run_job
+from dear.engine.run import run_job
+from dear.engine.run_folder import CHECKPOINT, METRICS, RUN, SHOTS, read_run
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DearError, MissingExtraError, OverwriteError, TrainingError
 from dear.model.artefact import MANIFEST
@@ -58,7 +59,7 @@ def test_stopped_after_any_step_and_resumed_is_the_same(toy, clip, whole, tmp_pa
     folder = tmp_path / "run"
     with pytest.raises(KilledError):
         run_job(toy.job(), clip, folder, on_step=at_step(step))
-    run_job(toy.job(), clip, folder, resume=True)
+    run_job(toy.job(), clip, folder, if_exists="resume")
     check_same(folder, whole)
 
 
@@ -66,8 +67,8 @@ def test_stopped_at_every_step_in_turn(toy, clip, whole, tmp_path):
     folder = tmp_path / "run"
     for step in (1, 2, 3, 3, 4, 5, 6):
         with pytest.raises(KilledError):
-            run_job(toy.job(), clip, folder, resume=True, on_step=at_step(step))
-    run_job(toy.job(), clip, folder, resume=True)
+            run_job(toy.job(), clip, folder, if_exists="resume", on_step=at_step(step))
+    run_job(toy.job(), clip, folder, if_exists="resume")
     check_same(folder, whole)
 
 
@@ -93,7 +94,7 @@ def test_stopped_at_any_write_and_resumed_is_the_same(toy, clip, whole, tmp_path
             except KilledError:
                 monkeypatch.undo()
                 monkeypatch.setattr(runs, "train", lambda *a, **k: train(*a, **k, checkpoint_every=2))
-                run_job(toy.job(), clip, folder, resume=True, workers=0)
+                run_job(toy.job(), clip, folder, if_exists="resume", workers=0)
                 check_same(folder, whole)
             else:
                 monkeypatch.undo()
@@ -108,7 +109,7 @@ def test_torn_lines_of_the_log_go(toy, clip, whole, tmp_path, torn):
         run_job(toy.job(), clip, folder, on_step=at_step(5))
     with (folder / METRICS).open("ab") as file:
         file.write(torn)
-    run_job(toy.job(), clip, folder, resume=True)
+    run_job(toy.job(), clip, folder, if_exists="resume")
     check_same(folder, whole)
 
 
@@ -121,7 +122,7 @@ def test_workers_change_nothing(toy, clip, whole, tmp_path, workers):
 def test_resuming_a_finished_run_computes_nothing(toy, clip, whole):
     before = {path.name: path.read_bytes() for path in whole.iterdir()}
     toy.opened.clear()
-    run_job(toy.job(), clip, whole, resume=True)
+    run_job(toy.job(), clip, whole, if_exists="resume")
     assert not toy.opened
     assert {path.name: path.read_bytes() for path in whole.iterdir()} == before
 
@@ -131,7 +132,7 @@ def test_a_folder_that_holds_something_is_refused(toy, clip, whole, tmp_path):
     with pytest.raises(OverwriteError, match="holds a run: add resume=True to continue, or overwrite=True to start"):
         run_job(toy.job(seed=2), clip, whole)
     with pytest.raises(ConfigError, match="choose one of them"):
-        run_job(toy.job(seed=2), clip, whole, resume=True, overwrite=True)
+        fit(toy.dataset, clip, out=whole, resume=True, overwrite=True)
     assert adapter_hash(whole) == before
     (tmp_path / "file").touch()
     with pytest.raises(OverwriteError, match="is a file"):
@@ -140,7 +141,7 @@ def test_a_folder_that_holds_something_is_refused(toy, clip, whole, tmp_path):
 
 def test_a_folder_that_is_no_run_cannot_be_resumed(toy, clip, tmp_path):
     (tmp_path / "photo.jpg").write_bytes(b"precious")
-    for how in ({"resume": True}, {"overwrite": True}, {}):
+    for how in ({"if_exists": "resume"}, {"if_exists": "overwrite"}, {}):
         with pytest.raises(OverwriteError, match="holds files that are not ours and no run: choose another folder"):
             run_job(toy.job(), clip, tmp_path, **how)
     assert [path.name for path in tmp_path.iterdir()] == ["photo.jpg"]
@@ -157,17 +158,17 @@ def test_a_folder_that_is_no_run_cannot_be_resumed(toy, clip, tmp_path):
 )
 def test_resuming_with_other_settings_names_them(toy, clip, whole, tmp_path, changes, named):
     with pytest.raises(ConfigError, match=f"was begun with other settings .*{named}"):
-        run_job(toy.job(**changes), clip, whole, resume=True, cache=tmp_path / "cache")
+        run_job(toy.job(**changes), clip, whole, if_exists="resume", cache=tmp_path / "cache")
 
 
 def test_the_old_run_stays_whole_until_its_successor_is(toy, clip, whole, tmp_path):
     (whole / "notes.txt").write_text("mine")
     before = adapter_hash(whole)
     with pytest.raises(KilledError):
-        run_job(toy.job(seed=2), clip, whole, overwrite=True, on_step=at_step(1))
+        run_job(toy.job(seed=2), clip, whole, if_exists="overwrite", on_step=at_step(1))
     assert adapter_hash(whole) == before
     dear.load(whole, clip=clip)
-    run_job(toy.job(seed=2), clip, whole, resume=True)
+    run_job(toy.job(seed=2), clip, whole, if_exists="resume")
     run_job(toy.job(seed=2), clip, tmp_path / "other")
     check_same(whole, tmp_path / "other")
     assert (whole / "notes.txt").read_text() == "mine"
@@ -189,9 +190,9 @@ def test_killed_while_replacing_a_run_never_mixes_two(toy, clip, whole, tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", stopping)
         with pytest.raises(KilledError):
-            run_job(toy.job(seed=2), clip, whole, overwrite=True)
+            run_job(toy.job(seed=2), clip, whole, if_exists="overwrite")
     assert MANIFEST not in moved
-    run_job(toy.job(seed=2), clip, whole, resume=True)
+    run_job(toy.job(seed=2), clip, whole, if_exists="resume")
     check_same(whole, tmp_path / "other")
     assert not (whole / ".next").exists()
 
@@ -218,7 +219,7 @@ def test_full_disk_is_one_sentence_and_loses_nothing(toy, clip, whole, tmp_path,
             run_job(toy.job(), clip, folder)
     assert "\n" not in str(error.value)
     assert str(folder if name in ("adapter_model", MANIFEST, "README.md") else folder / name) in str(error.value)
-    run_job(toy.job(), clip, folder, resume=True)
+    run_job(toy.job(), clip, folder, if_exists="resume")
     check_same(folder, whole)
 
 
@@ -235,7 +236,7 @@ def test_full_disk_in_the_middle_of_the_log(toy, clip, whole, tmp_path, monkeypa
         run_job(toy.job(), clip, folder, on_step=full_after_four)
     (folder / METRICS).unlink()
     (folder / "kept").rename(folder / METRICS)
-    run_job(toy.job(), clip, folder, resume=True)
+    run_job(toy.job(), clip, folder, if_exists="resume")
     check_same(folder, whole)
 
 
@@ -259,13 +260,13 @@ def test_a_folder_that_may_not_be_written_is_one_sentence(toy, clip, tmp_path, m
         run_job(toy.job(), clip, tmp_path / "run")
     monkeypatch.setattr(Path, "iterdir", denied)
     with pytest.raises(DearError, match=r"run cannot be written \(Permission denied\)"):
-        run_job(toy.job(), clip, tmp_path / "run", resume=True)
+        run_job(toy.job(), clip, tmp_path / "run", if_exists="resume")
 
 
 def test_a_damaged_checkpoint_is_one_sentence(toy, clip, whole):
     (whole / CHECKPOINT).write_bytes(b"damaged")
     with pytest.raises(checkpoints.CheckpointError, match="is damaged or not a checkpoint of this method"):
-        run_job(toy.job(), clip, whole, resume=True)
+        run_job(toy.job(), clip, whole, if_exists="resume")
 
 
 @pytest.mark.parametrize(
@@ -285,7 +286,7 @@ def test_a_damaged_checkpoint_is_one_sentence(toy, clip, whole):
 def test_a_damaged_run_json_is_one_sentence(toy, clip, whole, text, sentence):
     (whole / RUN).write_text(text)
     with pytest.raises(DearError, match=rf"run.json {sentence}"):
-        run_job(toy.job(), clip, whole, resume=True)
+        run_job(toy.job(), clip, whole, if_exists="resume")
 
 
 def test_tensorboard_is_an_extra(tmp_path, monkeypatch):

@@ -8,7 +8,8 @@ from safetensors.torch import load_file
 
 import dear
 from dear.engine import checkpoint
-from dear.engine.run import CHECKPOINT, run_job
+from dear.engine.run import run_job
+from dear.engine.run_folder import CHECKPOINT
 from dear.methods.base import Batch
 from helpers import build, plain_images
 from toys import KilledError, Toy, adapter_hash, at_step
@@ -89,7 +90,7 @@ def test_a_large_state_is_written_by_time_and_resumed_to_the_same_bytes(clip, tm
     with pytest.raises(KilledError):
         run_job(job, clip, tmp_path / "killed", workers=0, on_step=at_step(8))
     assert (tmp_path / "killed" / CHECKPOINT).is_file() == (seconds == 0)
-    run_job(job, clip, tmp_path / "killed", workers=0, resume=True)
+    run_job(job, clip, tmp_path / "killed", workers=0, if_exists="resume")
     assert adapter_hash(tmp_path / "whole") == adapter_hash(tmp_path / "killed")
     states = [load_file(tmp_path / name / CHECKPOINT) for name in ("whole", "killed")]
     assert states[0].keys() == states[1].keys()

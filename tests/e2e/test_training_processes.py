@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import dear
 from dear.cli import main
-from dear.engine.run import METRICS
+from dear.engine.run_folder import METRICS
 from toys import Toy, adapter_hash, log_lines
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -16,9 +16,9 @@ import torch
 import dear
 from dear.data.open import open_dataset
 from dear.engine import run as runs
+from dear.engine.job import make_job
 from dear.engine.loop import TrainSettings
 from dear.storage.files import sha256
-from dear.workflows.train import make_job
 
 HERE = Path(__file__).parent
 CURVES = [json.loads(path.read_text()) for path in sorted(HERE.glob("loss_curve*.json"))]

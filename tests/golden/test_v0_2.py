@@ -16,11 +16,11 @@ import dear
 from dear.data.images import open_image
 from dear.data.open import open_dataset
 from dear.engine import run as runs
+from dear.engine.job import make_job
 from dear.engine.loop import TrainSettings
 from dear.evaluation.results import CellResult
 from dear.roles.rolemap import RoleMap
 from dear.storage import documents
-from dear.workflows.train import make_job
 from dear.world.datasets import World
 
 V0_2 = Path(__file__).parent / "v0_2"
@@ -143,7 +143,7 @@ def test_a_run_is_recognised_by_its_config_file(folder, dear_, name):
 
 def test_an_interrupted_run_is_resumed_to_the_same_adapter(folder, clip):
     job = make_job(open_dataset("world-textures"), shots=2, seed=3, half="base", train=TrainSettings(epochs=2))
-    model, progress = runs.run_job(job, clip, folder / "half_run", resume=True, workers=0)
+    model, progress = runs.run_job(job, clip, folder / "half_run", if_exists="resume", workers=0)
     expected = dear.load(V0_2 / "run", clip).state_dict()
     assert progress.step == 2
     for name, tensor in expected.items():

@@ -16,7 +16,8 @@ import pytest
 
 import dear
 from dear.engine.checkpoint import CheckpointError
-from dear.engine.run import CHECKPOINT, run_job
+from dear.engine.run import run_job
+from dear.engine.run_folder import CHECKPOINT
 from dear.engine.settings import TrainSettings
 from dear.errors import FolderBusyError, OverwriteError, TrainingError
 from dear.retrieval.index import read_index
@@ -60,13 +61,13 @@ def test_a_grid_is_replaced_only_by_a_whole_one(photos, tiny_folders, tmp_path, 
 
 @pytest.mark.covers("D2")
 def test_a_paper_leaves_tables_and_figures_alone_that_are_not_its_own(tmp_path):
-    from dear.paper.run import Order, run_paper
+    from dear.paper.run import Order, make_paper
 
     for name in ("tables", "figures"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine.txt").write_text("mine")
     with pytest.raises(OverwriteError, match="holds files that are not ours and no paper"):
-        run_paper(Order(tmp_path), resume=False, overwrite=True)
+        make_paper(Order(tmp_path), if_exists="overwrite")
     assert (tmp_path / "tables" / "mine.txt").exists()
     assert (tmp_path / "figures" / "mine.txt").exists()
 
@@ -98,7 +99,7 @@ def test_the_old_adapter_works_until_the_new_one_is_whole(clip, photos, tmp_path
     before = adapter_hash(tmp_path / "run")
     wild = replace(job_on(photos, seed=2), train=TrainSettings(epochs=3, batch_size=2, lr=1e30, warmup_epochs=0))
     with pytest.raises(TrainingError, match=r"not finite|infinite"):
-        run_job(wild, clip, tmp_path / "run", overwrite=True)
+        run_job(wild, clip, tmp_path / "run", if_exists="overwrite")
     assert adapter_hash(tmp_path / "run") == before
     dear.load(tmp_path / "run", clip).predict([photos / "ant" / "0.png"])
 
@@ -109,7 +110,7 @@ def test_a_checkpoint_belongs_to_its_run(clip, photos, tmp_path):
         run_job(job_on(photos, seed), clip, tmp_path / str(seed))
     shutil.copy(tmp_path / "2" / CHECKPOINT, tmp_path / "1" / CHECKPOINT)
     with pytest.raises(CheckpointError, match="belongs to another run"):
-        run_job(job_on(photos, 1), clip, tmp_path / "1", resume=True)
+        run_job(job_on(photos, 1), clip, tmp_path / "1", if_exists="resume")
 
 
 def hold(folder, ready, done):

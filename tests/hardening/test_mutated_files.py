@@ -16,7 +16,7 @@ from dear.data.open import open_dataset
 from dear.data.readers import read_list, read_split_file
 from dear.engine.feature_cache import evaluation_states
 from dear.engine.feature_store import FeatureStore, store_description
-from dear.engine.run import read_metrics, read_run
+from dear.engine.run_folder import read_metrics, read_run
 from dear.errors import DearError
 from dear.evaluation.results import CellResult
 from dear.evaluation.test_data import data_of_run

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 import dear
 from dear.data.images import folder_images, image_batches, open_image
 from dear.data.readers import read_list
-from dear.engine.run import read_run
+from dear.engine.run_folder import read_run
 from dear.errors import BackboneError, CorruptArtefactError, DataError, DearError, ImageError, OverwriteError
 from dear.model.load import load
 from dear.reports.run_data import confusion

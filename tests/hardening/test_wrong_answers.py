@@ -23,14 +23,14 @@ from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError, DearError, TrainingError
 from dear.evaluation.cells import make_cells
 from dear.evaluation.evaluate import evaluate_items
-from dear.evaluation.grid import Setting, run_grid
+from dear.evaluation.grid import run_grid
 from dear.evaluation.tables import to_csv
 from dear.evaluation.test_data import data_of_run
 from dear.retrieval.index import read_index
 from dear.retrieval.update import update_index
 from dear.roles.moments import collect_moments
 from helpers import make_photos
-from small_runs import FEW, grid_on, job_on
+from small_runs import grid_on, job_on, small_grid
 from toys import Toy
 
 
@@ -102,7 +102,7 @@ def test_a_run_is_not_resumed_on_replaced_images(clip, photos, tmp_path):
     Image.new("RGB", (36, 40), "white").save(photos / item.id)
     os.utime(photos / item.id, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(ConfigError, match="other training images under the same names"):
-        run_job(job_on(photos), clip, tmp_path / "run", resume=True)
+        run_job(job_on(photos), clip, tmp_path / "run", if_exists="resume")
 
 
 @pytest.mark.covers("W2")
@@ -110,7 +110,7 @@ def test_copied_images_are_the_same_images(clip, photos, tmp_path):
     trained, _ = run_job(job_on(photos), clip, tmp_path / "run")
     for path in photos.rglob("*.png"):
         os.utime(path)
-    resumed, _ = run_job(job_on(photos), clip, tmp_path / "run", resume=True)
+    resumed, _ = run_job(job_on(photos), clip, tmp_path / "run", if_exists="resume")
     before = trained.trainable()
     assert all(torch.equal(value, before[name]) for name, value in resumed.trainable().items())
 
@@ -251,10 +251,10 @@ def test_neither_is_a_grid_nor_a_cache(clip, photos, tiny_folders, tmp_path):
 @pytest.mark.covers("U5")
 def test_so_is_a_class_that_a_grid_will_test(photos, tiny_folders, tmp_path):
     other = make_photos(tmp_path / "other", ["a", ("z " * 120).strip()], 2)
-    setting = Setting(tmp_path / "out", f"local-dir:{tiny_folders['shallow']}", "random", train=FEW)
+    options = small_grid(tmp_path / "out", tiny_folders)
     cells = make_cells("domain", [str(other)], methods=["zero_shot"], seeds=[1], shots=[1], source=str(photos))
     with pytest.raises(DearError, match="do not fit the text tower"):
-        run_grid(cells, setting)
+        run_grid(cells, options)
     assert not (tmp_path / "out").exists()
 
 

@@ -12,14 +12,29 @@ import typer
 import typer.main
 
 from dear import __version__
-from dear.cli import bench, compare, data, doctor, explain, paper, predict, report, roles, search, train, world
+from dear.cli import (
+    bench,
+    compare,
+    data,
+    doctor,
+    evaluate,
+    explain,
+    paper,
+    predict,
+    quickstart,
+    report,
+    roles,
+    search,
+    train,
+    world,
+)
 from dear.cli.aliases import with_new_names
 from dear.cli.commands import add_command
 from dear.cli.console import Group, say, speaking
-from dear.cli.options import with_training
 from dear.cli.plugins import extensible
 from dear.cli.usage import UsageError, in_words
 from dear.errors import ConfigError, DearError, DearWarning
+from dear.options.parts import Compare, Paper, Quickstart, Train
 from dear.options.tools import Doctor
 
 
@@ -58,15 +73,15 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
 )
-app.command("train")(extensible(with_training(train.train)))
-app.command("eval")(extensible(train.evaluate))
+add_command(app, train.train, Train, config=True, plugins=True)
+app.command("eval")(extensible(evaluate.evaluate))
 app.command("predict")(extensible(predict.predict))
 app.command("explain")(extensible(explain.explain))
 app.command("report")(extensible(report.report))
-app.command("quickstart")(report.quickstart)
-app.command("compare")(extensible(with_training(compare.compare)))
-app.command("paper")(extensible(with_training(paper.paper)))
 add_command(app, doctor.doctor, Doctor)
+add_command(app, quickstart.quickstart, Quickstart)
+add_command(app, compare.compare, Compare, config=True, plugins=True)
+add_command(app, paper.paper, Paper, config=True, plugins=True)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(data.list_app, name="ls")

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache as once
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dear.cli.config_files import Option, options_of, read_config, write_config
 from dear.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dear.engine.settings import TrainSettings
+    pass
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of a saved adapter.")]
 DataRoot = Annotated[
@@ -89,126 +85,6 @@ Warmup = Annotated[
     int | None, typer.Option(metavar="N", min=0, help="Number of warm-up epochs; by default the recipe's.")
 ]
 Seeds = Annotated[str, typer.Option(metavar="N,N", help="Random seeds, comma-separated.")]
-
-
-class Training(NamedTuple):
-    """How to train, as the options say; what is None is as the recipe or the command says."""
-
-    recipe: Any
-    settings: TrainSettings
-    cached_views: int | None
-    cache: Path | None
-    no_cache: bool
-    workers: int
-    device: str
-    threads: int | None
-    given: Mapping[str, Any] = {}
-    """What the command was given, by the names of its parameters."""
-    options: Mapping[str, Option] = {}
-    """The command's options, by their names in a config file."""
-
-    def config_writer(self, out: Path, **resolved: Any) -> Callable[[], None]:
-        """What writes the command's options to OUT/config.yaml when it is first called, with what was decided since."""
-        return once(partial(write_config, out, self.options, self.given, **resolved))
-
-    def cache_in(self, out: Path) -> Path | None:
-        """The cache folder: the one named, by default one in the output folder, or None."""
-        return None if self.no_cache else self.cache or out / "cache"
-
-
-def training(
-    recipe: Annotated[
-        str,
-        typer.Option(
-            metavar="own|shared", help="Recipe: own, as the method was published, or shared, one for all methods."
-        ),
-    ] = "own",
-    epochs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Number of epochs; by default the recipe's.")
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Batch size; by default the recipe's.")
-    ] = None,
-    lr: Annotated[float | None, typer.Option(metavar="RATE", help="Learning rate; by default the recipe's.")] = None,
-    decay: Decay = None,
-    warmup_epochs: Warmup = None,
-    micro_batch: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Maximum images per forward pass, to save memory; same result."),
-    ] = None,
-    class_chunk: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Maximum classes to encode at once, to save memory; same result."),
-    ] = None,
-    precision: Annotated[
-        str, typer.Option(metavar="auto|fp32|bf16|fp16", help="Precision of the activations.")
-    ] = "auto",
-    cached_views: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            max=10_000,
-            help="Cached views per image to train on (faster); 0, the default except for 'dear paper --mini', draws "
-            "new views in every epoch.",
-        ),
-    ] = None,
-    cache: Cache = None,
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Cache nothing: needs no disk space, takes longer.")
-    ] = False,
-    workers: Workers = 2,
-    device: Device = None,
-    threads: Threads = None,
-) -> Training:
-    """The options of a training, checked."""
-    from dear.engine.ranks import local_device
-    from dear.engine.settings import TrainSettings
-    from dear.methods.recipe import RECIPES
-
-    if recipe not in RECIPES:
-        raise ConfigError(f"--recipe is {recipe!r}, but can be own or shared.")
-    if cache is not None and no_cache:
-        raise ConfigError("--cache names a folder and --no-cache wants none: choose one of them.")
-    told: dict[str, Any] = {"precision": precision, "micro_batch": micro_batch, "class_chunk": class_chunk}
-    told |= {"decay": decay, "warmup_epochs": warmup_epochs}
-    settings = TrainSettings(epochs=epochs, batch_size=batch_size, lr=lr, **told)
-    return Training(recipe, settings, cached_views, cache, no_cache, workers, local_device(device), threads)
-
-
-def with_training(function: Callable[..., None], **defaults: Any) -> Callable[..., None]:
-    """A command with the options of a training, which it gets as `training`, and with --config.
-
-    `defaults` replaces defaults of the function's own parameters; a parameter set to `...` is left out.
-    """
-    own, asked = (inspect.signature(one, eval_str=True).parameters for one in (function, training))
-    kept: list[inspect.Parameter] = []
-    for name, one in own.items():
-        if name == "training":
-            kept += asked.values()
-        elif defaults.get(name) is not ...:
-            kept.append(one.replace(default=defaults[name]) if name in defaults else one)
-    options = options_of(kept)
-
-    def command(**given: Any) -> None:
-        del given["config"]  # its callback has read it
-        told = {name: given[name] for name in asked}
-        others = {name: value for name, value in given.items() if name not in asked}
-        function(**others, training=training(**told)._replace(given=given, options=options))
-
-    def take_config(context: typer.Context, config: Path | None) -> Path | None:
-        if config is not None and not context.resilient_parsing:
-            context.default_map = read_config(config, options, f"'{context.command_path}'")
-        return config
-
-    about = "YAML file with options of this command, such as OUT/config.yaml; what is typed here overrides it."
-    option: Any = typer.Option("--config", metavar="FILE", is_eager=True, callback=take_config, help=about)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    config = inspect.Parameter("config", keyword, default=None, annotation=Annotated[Path | None, option])
-    merged = [one.replace(kind=keyword) for one in (*kept, config)]
-    command.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
-    command.__doc__, command.__name__ = function.__doc__, getattr(function, "__name__", "command")
-    return command
 
 
 def use_threads(threads: int | None) -> None:

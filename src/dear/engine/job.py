@@ -15,15 +15,16 @@ from dear.config import Settings, named_first, named_now, whole_number
 from dear.data.catalog import declarations
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half, few_shot, held_out, labels_of, left_over, restrict
-from dear.engine.settings import TrainSettings
-from dear.errors import ConfigError, DataError
+from dear.errors import DataError
 from dear.methods.base import Method
-from dear.methods.recipe import RECIPES, Case, Recipe, RecipeName, resolve, special_config
+from dear.methods.recipe import Case, Recipe, resolve, special_config
 from dear.methods.registry import get_method, list_methods
 from dear.methods.resource import resource_fields
 from dear.model.artefact import identity
 from dear.model.load import make_method
 from dear.model.model import Model
+from dear.options.fields import RecipeName
+from dear.options.parts import Training
 from dear.storage.files import sha256
 
 UNLABELLED = -1
@@ -44,12 +45,9 @@ class Job:
     method: str = "dear"
     config: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the method's config."""
-    recipe: RecipeName = "own"
     protocol: str | None = None
     """Which of the method's own recipes."""
-    train: TrainSettings = field(default_factory=TrainSettings)
-    cached_views: int = 0
-    """0: every epoch draws new views; else the number of cached views per image."""
+    train: Training = field(default_factory=Training)
     half: Half = "all"
     validate: bool = False
     """Whether validation and undrawn images will be tested on, so that nothing may be chosen on them."""
@@ -57,6 +55,16 @@ class Job:
     def __repr__(self) -> str:
         """One line instead of every item."""
         return f"Job({self.method} on {self.dataset!r}, {len(self.items)} images, seed {self.seed})"
+
+    @property
+    def recipe(self) -> RecipeName:
+        """The method's own recipe, or the one shared by all methods."""
+        return self.train.recipe
+
+    @property
+    def cached_views(self) -> int:
+        """The number of cached views per image; 0 for new views in every epoch."""
+        return self.train.cached_views or 0
 
     def build(self, clip: FrozenClip) -> Model:
         """The untrained model with its classes."""
@@ -70,12 +78,12 @@ class Job:
 
     def _placed(self) -> dict[str, Any]:
         """The config, with {data}, {seed} and {shots} filled in where it names other models."""
-        told = dict(self.config)
+        settings = dict(self.config)
         places = {"{data}": self.dataset.name, "{seed}": str(self.seed), "{shots}": str(self.shots)}
         for name in get_method(self.method).needs.companions:
-            for place, value in places.items() if isinstance(told.get(name), str) else ():
-                told[name] = told[name].replace(place, value)
-        return told
+            for place, value in places.items() if isinstance(settings.get(name), str) else ():
+                settings[name] = settings[name].replace(place, value)
+        return settings
 
     @property
     def case(self) -> Case:
@@ -116,31 +124,46 @@ class Job:
 
 
 def make_job(
-    dataset: Dataset, *, shots: int, seed: int, half: Half = "all", validate: bool = False, **others: Any
+    dataset: Dataset,
+    *,
+    shots: int,
+    seed: int,
+    half: Half = "all",
+    method: str = "dear",
+    config: Mapping[str, Any] | None = None,
+    train: Training | None = None,
+    protocol: str | None = None,
+    validate: bool = False,
 ) -> Job:
     """A job on some shots of all classes of a data set, or of one half of them.
 
-    Shots are drawn for all classes before the half is taken. A method that trains without labels gets all training
+    Shots are sampled for all classes before the half is taken. A method that trains without labels gets all training
     images of both halves; if training images will be tested (`validate`, or no test split), only the shots of them.
     """
     whole_number("shots", shots, least=1)
     whole_number("seed", seed)
-    whole_number("cached_views", others.get("cached_views", 0))
-    if others.get("recipe", "own") not in RECIPES:
-        raise ConfigError(f"recipe is {others['recipe']!r}, but can be 'own' or 'shared'.")
     labels = labels_of(dataset, half)
     if not dataset.train:
         raise DataError(f"{dataset.name} has no training images: it can only be tested on.")
-    items = restrict(few_shot(dataset.train, shots, seed), labels)
-    names = dataset.names_in(labels)
-    if get_method(others.get("method", "dear")).needs.unlabelled:
-        seen = few_shot(dataset.train, shots, seed) if validate or not dataset.test else dataset.train
-        items, names = (
-            tuple(Item(item.id, UNLABELLED) for item in sorted(seen, key=lambda item: item.id)),
-            dataset.class_names,
-        )
-    told: dict[str, Any] = {"shots": shots, "seed": seed, "half": half, "validate": validate, **others}
-    return Job(dataset=dataset, items=items, class_names=names, **told)
+    sampled = few_shot(dataset.train, shots, seed)
+    items, names = restrict(sampled, labels), dataset.names_in(labels)
+    if get_method(method).needs.unlabelled:
+        seen = sampled if validate or not dataset.test else dataset.train
+        items = tuple(Item(item.id, UNLABELLED) for item in sorted(seen, key=lambda item: item.id))
+        names = dataset.class_names
+    return Job(
+        dataset=dataset,
+        items=items,
+        class_names=names,
+        shots=shots,
+        seed=seed,
+        method=method,
+        config=config or {},
+        protocol=protocol,
+        train=train or Training(),
+        half=half,
+        validate=validate,
+    )
 
 
 def prepared(job: Job, clip: FrozenClip, say: Callable[[str], None] = lambda message: None) -> Job:
@@ -157,9 +180,9 @@ def prepared(job: Job, clip: FrozenClip, say: Callable[[str], None] = lambda mes
 def describe(job: Job, model: Model) -> dict[str, Any]:
     """Everything that decides a job's result, as plain values."""
     clip, method = model.clip, model.method
-    told = job.dataset.classes(job.class_names).descriptions
+    sentences = job.dataset.classes(job.class_names).descriptions
     described: dict[str, Any] = (
-        {} if told is None else {"descriptions_sha256": sha256(json.dumps(told, sort_keys=True).encode())}
+        {} if sentences is None else {"descriptions_sha256": sha256(json.dumps(sentences, sort_keys=True).encode())}
     )
     if model.companions:
         described["companions"] = {name: identity(one) for name, one in model.companions.items()}
@@ -198,14 +221,14 @@ def fingerprint(description: Mapping[str, Any]) -> str:
     """
     backbone = {key: description["backbone"][key] for key in ("precision", "weights_sha256")}
     counted = {name: value for name, value in description.items() if name != "recipe"}
-    counted["train"] = _told(counted["train"], Recipe())
-    counted["settings"] = told_settings(counted)
+    counted["train"] = _changed(counted["train"], Recipe())
+    counted["settings"] = changed_settings(counted)
     if counted["method"] in list_methods():
         counted["settings"] = named_first(get_method(counted["method"]).Config, counted["settings"])
     return sha256(json.dumps({**counted, "backbone": backbone}, sort_keys=True).encode())
 
 
-def told_settings(description: Mapping[str, Any]) -> dict[str, Any]:
+def changed_settings(description: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a described job that are not the method's defaults; all of them if it is not known here.
 
     Where folders are is left out: a job is the same wherever they lie.
@@ -214,12 +237,12 @@ def told_settings(description: Mapping[str, Any]) -> dict[str, Any]:
     if description["method"] not in list_methods():
         return settings
     method = get_method(description["method"])
-    told = _told(named_now(method.Config, settings), method.Config())
+    changed = _changed(named_now(method.Config, settings), method.Config())
     external = resource_fields(method.Config, external=True)
-    return {name: value for name, value in told.items() if name not in external}
+    return {name: value for name, value in changed.items() if name not in external}
 
 
-def _told(values: Mapping[str, Any], usual: Settings) -> dict[str, Any]:
+def _changed(values: Mapping[str, Any], usual: Settings) -> dict[str, Any]:
     """The values that are not the usual ones."""
     known = usual.model_dump(mode="json")
     return {name: value for name, value in values.items() if name not in known or value != known[name]}

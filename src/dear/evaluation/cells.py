@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from dear.config import named_now, renamings
 from dear.data.splits import Half
-from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DearWarning, did_you_mean
 from dear.evaluation.results import Protocol
 from dear.methods.base import Method
-from dear.methods.recipe import RecipeName
 from dear.methods.registry import get_method
 from dear.methods.resource import resource_fields
+from dear.options.parts import Bench, Compute, Fit, Source, Training
 from dear.storage.files import sha256
 
 LONGEST_NAME = 150
@@ -49,33 +47,21 @@ class Cell:
         return safe if safe == plain else f"{safe}-{sha256(plain.encode())[:8]}"
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What all cells of a grid share."""
-
-    out: Path
-    clip: str
-    pretrained: str | None = None
-    data_root: Path | None = None
-    descriptions: Path | None = None
-    """File with sentences about the classes of the data sets, for methods that read them."""
-    device: str = "cpu"
-    recipe: RecipeName = "own"
-    train: TrainSettings = field(default_factory=TrainSettings)
-    epochs: Mapping[str, int] = field(default_factory=dict)
-    """Other numbers of epochs, by method."""
-    cached_views: int = 0
-    cache: Path | None = None
-    """Folder for the frozen layers' outputs, or None to compute them every time."""
-    workers: int = 2
-    validate: bool = False
-    """Test on images of the training split that were not drawn (and on the validation split), not on test images."""
-    threads: int | None = None
-    """Threads that each cell computes with on a CPU; by default PyTorch's own number, shared by the jobs.
-
-    Sums in another order differ in their last bits, so only the same number of threads gives the same bytes, be it
-    with one job or with several.
-    """
+def fit_options(cell: Cell, shared: Bench) -> Fit:
+    """The options of a cell's training: those that all cells of a grid share, and its own."""
+    return Fit(
+        **{name: getattr(shared, name) for part in (Training, Compute, Source) for name in part.model_fields}
+        | {
+            "data": cell.data,
+            "method": cell.method,
+            "set": dict(cell.choices),
+            "roles": None,  # among the choices
+            "shots": cell.shots,
+            "seed": cell.seed,
+            "half": cell.half,
+            "epochs": shared.epochs_of.get(cell.method, shared.epochs),
+        }
+    )
 
 
 def make_cells(
@@ -90,7 +76,7 @@ def make_cells(
 ) -> list[Cell]:
     """All cells of a grid: data sets × methods × choices × shots × seeds, in that order.
 
-    `data` are the data sets to learn, or, for the protocols that transfer, the targets of what `source` taught.
+    `data` are the data sets to train on; for the protocols that transfer, those to test after training on `source`.
     """
     data, methods = tuple(dict.fromkeys(data)), tuple(dict.fromkeys(methods))
     seeds, shots = tuple(dict.fromkeys(seeds)), tuple(dict.fromkeys(shots))
@@ -104,11 +90,11 @@ def make_cells(
     for learned, method in product([source] if source else data, methods):
         known = get_method(method)
         names = [name for name in choices if name in known.Config.model_fields]
-        told = [name for name in names if name not in resource_fields(known.Config) or len(choices[name]) > 1]
+        shown = [name for name in names if name not in resource_fields(known.Config) or len(choices[name]) > 1]
         half, tests = plan(protocol, learned, [one for one in data if one != source])
         for values in product(*(_each_once(choices[name]) for name in names)):
             chosen = dict(zip(names, values, strict=True))
-            variant = _variant({name: chosen[name] for name in told}, known)
+            variant = _variant({name: chosen[name] for name in shown}, known)
             for number, seed in product(shots, seeds):
                 cells.append(Cell(protocol, method, tuple(chosen.items()), learned, seed, number, half, tests, variant))
     return cells
@@ -116,28 +102,28 @@ def make_cells(
 
 def _named_now(methods: Sequence[str], choices: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
     """Choices under former names under today's, with a hint."""
-    told = dict(choices)
+    renamed = dict(choices)
     for config in (get_method(method).Config for method in methods):
         for name, former in config.former.items():
-            values = [named_now(config, {former.name: value}) for value in told.get(former.name, ())]
-            if values and name not in told and all(name in one for one in values):
-                told = {name if key == former.name else key: one for key, one in told.items()}
-                told[name] = [one[name] for one in values]
+            values = [named_now(config, {former.name: value}) for value in renamed.get(former.name, ())]
+            if values and name not in renamed and all(name in one for one in values):
+                renamed = {name if key == former.name else key: one for key, one in renamed.items()}
+                renamed[name] = [one[name] for one in values]
                 for old, new in zip(choices[former.name], values, strict=True):
                     warnings.warn(renamings({former.name: old}, new)[0], DearWarning, stacklevel=3)
-    return told
+    return renamed
 
 
 def _each_once(values: Sequence[Any]) -> list[Any]:
-    """Values in their order, none twice; a list or an object is no key, but its text is."""
+    """Values in their order, none twice; compared by their JSON text."""
     return list({json.dumps(value, sort_keys=True, default=str): value for value in values}.values())
 
 
 def _variant(chosen: Mapping[str, Any], method: type[Method]) -> str:
     """Choices as a person would type them; with its defaults a method is as it is."""
     fields = method.Config.model_fields
-    told = {name: value for name, value in chosen.items() if value != fields[name].default}
-    return ",".join(f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in told.items())
+    changed = {name: value for name, value in chosen.items() if value != fields[name].default}
+    return ",".join(f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in changed.items())
 
 
 def plan(protocol: Protocol, learned: str, targets: Sequence[str]) -> tuple[Half, tuple[tuple[str, Half], ...]]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from dear.data.catalog import declarations
-from dear.data.dataset import Dataset
-from dear.data.families import BROAD_WORLD, IMAGENETS, WORLD
-from dear.data.open import own_clip
-from dear.errors import ConfigError, option
+from dear.engine.workspace import clip_for
 from dear.world.datasets import dataset_names
 
-BROAD_PHOTOGRAPHS = IMAGENETS[0]
+WORLD, BROAD_WORLD, BROAD_PHOTOGRAPHS = "world", "world-broad", "imagenet"
 
 
 def backbone_for(data: Sequence[str], clip: str | None, pretrained: str | None) -> tuple[str, str | None]:
@@ -36,17 +32,3 @@ def default_data(protocol: str, broad: str, source: str | None) -> list[str]:
     if protocol == "base-to-novel" and broad == BROAD_WORLD:
         return list(names)
     return [name for name in names if name not in shifted and name != source]
-
-
-def clip_for(data: str | Path | Dataset, clip: str | None, pretrained: str | None) -> tuple[str, str | None]:
-    """The backbone to adapt: the one named, or the world's own for its drawn data sets, which knows no photographs."""
-    if clip is not None:
-        return clip, pretrained
-    if pretrained is not None:
-        raise ConfigError(f"The weights {pretrained!r} need a backbone: name it with {option(clip='NAME')}.")
-    if (own := own_clip(data)) is not None:
-        return own, None
-    name = data.name if isinstance(data, Dataset) else Path(data).name
-    raise ConfigError(
-        f"{name} needs a CLIP that knows photographs: add {option(clip='ViT-B-16-quickgelu', pretrained='openai')}."
-    )

@@ -9,12 +9,20 @@ import time
 
 import torch
 
+from dear.engine.workspace import Workspace
 from dear.errors import typed
+from dear.evaluation.cell_run import run_cell
+from dear.evaluation.cells import Cell
+from dear.evaluation.results import CellResult
 from dear.methods import plugins as extensions
+from dear.options.parts import Bench
 
 WATCH = 0.5
 """Seconds between looks at whether the parent lives."""
 
+
+_WORKSPACE = Workspace()
+"""What this process has open; a process belongs to one grid."""
 
 Added = tuple[tuple[str, ...], tuple[str, ...]]
 
@@ -26,6 +34,11 @@ def begin_process(threads: int, parent: int, commands: bool = False, added: Adde
     torch.set_num_threads(threads)
     typed(commands).__enter__()  # for good: messages speak as those of the parent do
     extensions.add(*added)
+
+
+def run_in_process(cell: Cell, options: Bench) -> CellResult:
+    """Run a cell with what this process has open."""
+    return run_cell(cell, options, _WORKSPACE)
 
 
 def _end_with(parent: int) -> None:

@@ -11,7 +11,7 @@ from dear.data.dataset import Dataset, Item
 from dear.data.names import with_class, with_names
 from dear.data.open import opened
 from dear.data.splits import Half, few_shot, labels_of, left_over, restrict, shots_from_json
-from dear.engine.run import RUN, SHOTS, read_run
+from dear.engine.run_folder import RUN, SHOTS, read_run
 from dear.errors import ConfigError, DataError
 from dear.storage import documents
 

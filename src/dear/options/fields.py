@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
 
@@ -18,6 +18,7 @@ from dear.config import Settings
 
 Half = Literal["all", "base", "novel"]
 RecipeName = Literal["own", "shared"]
+Part = TypeVar("Part", bound="Options")
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
@@ -51,8 +52,16 @@ class Repeated:
     """Marks a list whose option is typed once per value."""
 
 
+IfExists = Literal["refuse", "resume", "overwrite"]
+"""What to do with an output folder that has content."""
+
+
 class Options(Settings, defer_build=True):
     """Base class of all options: immutable and strict; unknown names are refused."""
+
+    def part(self, kind: type[Part]) -> Part:
+        """Only the options of one part, such as Training."""
+        return kind.model_construct(**{name: getattr(self, name) for name in kind.model_fields})
 
 
 def as_list(value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from dear.errors import option
 from dear.options.fields import (
     Argument,
     Count,
@@ -20,6 +21,7 @@ from dear.options.fields import (
     Folders,
     Former,
     Half,
+    IfExists,
     MapName,
     MethodSettings,
     Name,
@@ -139,7 +141,8 @@ class Compute(Machine, title="Machine"):
     @model_validator(mode="after")
     def _one_cache(self) -> Self:
         if self.cache is not None and self.no_cache:
-            raise ValueError("A cache folder and no_cache exclude each other: choose one of them.")
+            both = f"{option(cache=str(self.cache))} names a folder and {option(no_cache=True)} wants none"
+            raise ValueError(f"{both}: choose one of them.")
         return self
 
     def cache_folder(self, out: Path | None) -> Path | None:
@@ -156,6 +159,18 @@ class Now(Options, title="This time"):
     """Resume an interrupted run."""
     overwrite: bool = Field(default=False, exclude=True)
     """Discard the folder's contents and start over."""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self.resume and self.overwrite:
+            both = f"{option(resume=True)} continues and {option(overwrite=True)} starts over"
+            raise ValueError(f"{both}: choose one of them.")
+        return self
+
+    @property
+    def if_exists(self) -> IfExists:
+        """What to do with an output folder that has content."""
+        return "resume" if self.resume else "overwrite" if self.overwrite else "refuse"
 
 
 class RunOptions(Options, title="Options"):
@@ -277,7 +292,23 @@ class Paper(Now, Compute, Training, Source, title="Options"):
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if self.mini == self.full:
-            raise ValueError("Choose either mini (the embedded world) or full (the paper's own data sets).")
+            mini, full = option(mini=True), option(full=True)
+            raise ValueError(f"Give either {mini} (the embedded world) or {full} (the paper's own data sets).")
         if self.pretrained is not None and self.clip is None:
-            raise ValueError("pretrained names the weights of a backbone: name the backbone too, with clip.")
+            raise ValueError(f"The weights {self.pretrained!r} need a backbone: name it with {option(clip='NAME')}.")
         return self
+
+
+class Quickstart(Options, title="Options"):
+    """Options of `dear quickstart`."""
+
+    out: Folder = Path("runs/quickstart")
+    """Folder for the run and its report."""
+    data: Name = "world-blooms"
+    """A data set of the embedded world."""
+    epochs: Count = 10
+    """Number of epochs."""
+    workers: Annotated[Number, Field(le=256)] = 2
+    """Number of image-loading threads."""
+    threads: Annotated[Count, Field(le=1024)] | None = None
+    """Threads to compute with on a CPU; by default all."""

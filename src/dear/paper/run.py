@@ -14,17 +14,21 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.catalog import declarations
 from dear.data.open import open_dataset
-from dear.engine.settings import TrainSettings
+from dear.engine.workspace import Workspace
 from dear.errors import ConfigError, DataError, DearError, RoleMapError, option
-from dear.evaluation.cells import Cell, Setting
+from dear.evaluation.cell_run import CELLS, RUNS, done_before
+from dear.evaluation.cells import Cell
 from dear.evaluation.eta import RemainingTime
-from dear.evaluation.grid import CELLS, OLD, RUNS, done_before, forget_data, run_grid
+from dear.evaluation.grid import OLD, run_grid
 from dear.evaluation.results import CellResult, Protocol
 from dear.evaluation.tables import to_csv, to_markdown
+from dear.methods.dear.method import LAST_LAYERS
 from dear.methods.dear.roles import roles_for
-from dear.methods.recipe import Case, RecipeName, resolve
+from dear.methods.recipe import Case, resolve
 from dear.methods.registry import get_method
 from dear.model.load import load
+from dear.options.fields import IfExists
+from dear.options.parts import Bench, Training
 from dear.paper.measures import Gallery, cached_ablation, cached_retrieval, dataset_gallery, world_gallery
 from dear.paper.page import FIGURES, PAGE, RESULTS, TABLES, Findings, Kind, write_paper
 from dear.paper.plan import (
@@ -45,7 +49,7 @@ from dear.paper.plan import (
 )
 from dear.progress.stages import duration, stage
 from dear.roles.known import AUTO
-from dear.roles.rolemap import LAST_LAYERS, RoleMap, shipped_maps
+from dear.roles.rolemap import RoleMap, shipped_maps
 from dear.storage.files import write_atomic
 from dear.storage.locks import check_ours, held, remove_leftovers, remove_ours
 from dear.world.catalog import DATASETS
@@ -73,9 +77,7 @@ class Order:
     few_shots: tuple[int, ...] = FEW_SHOTS
     only: tuple[str, ...] | None = None
     """Tables and figures by their keys, such as "table-2"; None: all."""
-    recipe: RecipeName = "own"
-    train: TrainSettings = field(default_factory=TrainSettings)
-    cached_views: int = 4
+    train: Training = field(default_factory=Training)
     images: int = 1000
     """Images for the searches and the ablations."""
     cache: Path | bool = True
@@ -85,6 +87,12 @@ class Order:
     threads: int | None = None
     """Threads of each cell; by default the cores shared by the jobs."""
     device: str = "cpu"
+
+    @property
+    def cached_views(self) -> int:
+        """Cached views per image; those of the mini paper unless a number is set."""
+        usual = 4 if self.kind == "mini" else 0
+        return usual if self.train.cached_views is None else self.train.cached_views
 
     @property
     def epochs(self) -> int:
@@ -100,22 +108,22 @@ class Order:
         """Epochs of a cell's method."""
         method = get_method(cell.method)
         case = Case(cell.protocol, cell.data, cell.shots)
-        return self.train.epochs or resolve(method.recipe, method.special, self.recipe, case).epochs
+        return self.train.epochs or resolve(method.recipe, method.special, self.train.recipe, case).epochs
 
-    def setting(self, protocol: Protocol) -> Setting:
+    def options(self, protocol: Protocol) -> Bench:
         """What all cells of a protocol share; each protocol has its own folder, all use one cache."""
-        return Setting(
+        cache = self.out / "cache" if self.cache is True else self.cache or None
+        return Bench(
+            **{name: getattr(self.train, name) for name in Training.model_fields}
+            | {"roles": None, "cached_views": self.cached_views, "cache": cache, "no_cache": cache is None},
             out=self.out / GRIDS / protocol,
             clip=self.clip,
             pretrained=self.pretrained,
             data_root=self.data_root,
             device=self.device,
-            recipe=self.recipe,
-            train=self.train,
-            cached_views=self.cached_views,
-            cache=self.out / "cache" if self.cache is True else self.cache or None,
             workers=self.workers,
             threads=self.threads or max(1, torch.get_num_threads() // self.jobs),
+            resume=True,
         )
 
     def sentence(self) -> str:
@@ -238,11 +246,12 @@ def describe_plan(order: Order, looked: Survey) -> str:
     return "\n".join([*lines, looked.cost.sentence()])
 
 
-def run_paper(order: Order, say: Say = lambda remark: None, *, resume: bool = True, overwrite: bool = False) -> Path:
+def make_paper(order: Order, say: Say = lambda remark: None, *, if_exists: IfExists = "resume") -> Path:
     """Run everything that is not done, and write the report; returns the page's path.
 
     Whatever can be refused is refused before anything is written or, with `overwrite`, removed.
     """
+    resume, overwrite = if_exists == "resume", if_exists == "overwrite"
     check_ours(order.out, "paper", resume=resume, overwrite=overwrite)
     clip = load_clip(order.clip, order.pretrained, order.device)
     roles = _roles(order, clip)
@@ -255,8 +264,8 @@ def run_paper(order: Order, say: Say = lambda remark: None, *, resume: bool = Tr
 def _run_held(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, overwrite: bool) -> Path:
     """Run a paper in a folder that is held."""
     _prepare(order.out, overwrite=overwrite)
-    forget_data()
-    looked = survey(order, lambda order, cell: done_before(cell, order.setting(cell.protocol)))
+    workspace = Workspace()
+    looked = survey(order, lambda order, cell: done_before(cell, order.options(cell.protocol), workspace))
     for name, how in looked.missing.items():
         say(f"missing {name}: {how}")
     say(looked.cost.sentence())
@@ -277,13 +286,13 @@ def _run_held(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, overw
     pace = RemainingTime((cell.method for cell in waiting), order.jobs)
     with stage("cells", looked.cost.cells, done=looked.cost.done, outer=True) as advance:
 
-        def tell(result: CellResult) -> float | None:
+        def after_cell(result: CellResult) -> float | None:
             pace.add(result.method, result.seconds)
             advance(looked.cost.cells - pace.waiting, left=pace.left())
             return pace.left() if pace.waiting else None
 
         for protocol, cells in planned.items():
-            results += _run_protocol(order, protocol, cells, looked, say, refused, tell)
+            results += _run_protocol(order, protocol, cells, looked, workspace, say, refused, after_cell)
             write_paper(order.out, found)
     write_paper(order.out, _measured(order, clip, roles, found, say))
     shutil.rmtree(order.out / OLD, ignore_errors=True)
@@ -308,12 +317,13 @@ def _run_protocol(
     protocol: Protocol,
     cells: Sequence[Cell],
     looked: Survey,
+    workspace: Workspace,
     say: Say,
     refused: dict[str, str],
     count: Callable[[CellResult], float | None],
 ) -> list[CellResult]:
     """What is done is there already; the rest runs, several at a time. A method that refuses is put into `refused`."""
-    setting = order.setting(protocol)
+    options = order.options(protocol)
     before = [looked.done[identity(cell)] for cell in cells if identity(cell) in looked.done]
     rest = [cell for cell in cells if identity(cell) not in looked.done]
 
@@ -328,15 +338,15 @@ def _run_protocol(
 
     found, why = list(before), dict[Cell, str]()
     if rest:
-        jobs = min(order.jobs, len(rest))
-        found += run_grid(rest, setting, resume=True, jobs=jobs, on_cell=tell, refused=why)
+        options = options.model_copy(update={"jobs": min(order.jobs, len(rest))})
+        found += run_grid(rest, options, workspace=workspace, on_cell=tell, refused=why)
     if own := [sentence for cell, sentence in why.items() if cell.method in ALWAYS]:
         raise ConfigError(own[0])
     refused.update({cell.method: sentence for cell, sentence in why.items()})
     by_identity = {identity(result): result for result in found}
     ordered = [by_identity[identity(cell)] for cell in cells if identity(cell) in by_identity]
-    write_atomic(setting.out / "table.csv", to_csv(ordered).encode())
-    write_atomic(setting.out / "table.md", to_markdown(ordered).encode())
+    write_atomic(options.out / "table.csv", to_csv(ordered).encode())
+    write_atomic(options.out / "table.md", to_markdown(ordered).encode())
     return ordered
 
 
@@ -354,7 +364,7 @@ def _measured(order: Order, clip: FrozenClip, roles: RoleMap, found: Findings, s
     if "figure-3" in runs:
         say(f"searches among {len(gallery.images):,} images")
         cell = runs["figure-3"].cells[0]
-        model = load(order.setting(cell.protocol).out / RUNS / cell.slug, clip)
+        model = load(order.options(cell.protocol).out / RUNS / cell.slug, clip)
         retrieval = cached_retrieval(folder / "retrieval.json", model, gallery, workers=order.workers)
         found = replace(found, retrieval=retrieval, gallery=gallery)
     return found
@@ -368,7 +378,7 @@ def _gallery(order: Order) -> Gallery:
 
 def _on_file(order: Order, cell: Cell) -> CellResult | None:
     """A cell's result if its file seems to be of the same setting; only loading the backbone would make it sure."""
-    path = order.setting(cell.protocol).out / CELLS / f"{cell.slug}.json"
+    path = order.options(cell.protocol).out / CELLS / f"{cell.slug}.json"
     try:
         found = CellResult.read(path)
     except (OSError, UnicodeDecodeError, DearError):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dear.engine.ranks import local_device
-from dear.engine.run import read_metrics, read_run
+from dear.engine.run_folder import read_metrics, read_run
 from dear.evaluation.test_data import data_of_run
 from dear.model.load import load
 from dear.model.model import Model

@@ -2,115 +2,191 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache as once
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Unpack
 
 from dear.backbone.clip import FrozenClip
-from dear.backbone.load import load_clip
 from dear.data.dataset import Dataset
 from dear.data.descriptions import with_descriptions
-from dear.data.open import opened
-from dear.data.splits import Half
-from dear.engine.job import Job, make_job, prepared
+from dear.data.open import open_dataset
+from dear.engine.checkpoint import Progress
+from dear.engine.job import Job
 from dear.engine.loop import Metrics
-from dear.engine.ranks import local_device
-from dear.engine.run import run_job
-from dear.engine.settings import TrainSettings
-from dear.errors import ConfigError
-from dear.evaluation.defaults import clip_for
-from dear.methods.recipe import RecipeName
+from dear.engine.run import Reading, train_model
+from dear.engine.workspace import Say, Workspace, computing_with, log
+from dear.errors import ConfigError, did_you_mean
+from dear.methods.registry import get_method
 from dear.model.model import Model
+from dear.options.fit_options import FitOptions
+from dear.options.parts import Fit, Training
+from dear.options.reading import check, options_of, renamed, write_config
 from dear.progress.display import watched
 from dear.progress.stages import checked
-from dear.storage.files import as_folder
 from dear.storage.locks import check_ours
+
+
+class Trained(NamedTuple):
+    """A trained model, what it was trained on, and how the training went."""
+
+    model: Model
+    job: Job
+    progress: Progress
+    problems: tuple[str, ...]
+    """Images that could not be read, one sentence each."""
 
 
 def fit(
     data: str | Path | Dataset,
     clip: str | FrozenClip | None = None,
     *,
-    pretrained: str | None = None,
-    out: str | Path | None = None,
-    method: str = "dear",
-    shots: int = 16,
-    seed: int = 1,
-    half: Half = "all",
-    data_root: str | Path | None = None,
-    template: str | None = None,
-    descriptions: str | Path | Mapping[str, Sequence[str]] | None = None,
-    recipe: RecipeName = "own",
-    train: TrainSettings | None = None,
-    cached_views: int = 0,
-    cache: str | Path | None = None,
-    workers: int = 2,
-    device: str | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
+    train: Training | None = None,
     on_step: Callable[[Metrics], None] | None = None,
     progress: bool | Callable[[str, int, int], None] | None = None,
-    **config: Any,
+    **options: Unpack[FitOptions],
 ) -> Model:
     """Adapt a CLIP to a data set and return the model, ready for `model.predict(paths)`.
+
+    Every option of `dear train` is a keyword here: `shots=16`, `out="runs/pets"`, `epochs=5`, `threads=2`. Settings of
+    the method are keywords as well: `mask="all_mixed"`, `beta=0.9`; `set={"beta": 0.9}` does the same.
 
     Args:
         data: a folder of class folders, a .csv or .json list, a data set's name, or an opened data set.
         clip: a backbone's name, or one from `dear.load_clip`; the world's data sets use the world's by default.
-        pretrained: tag of the weights, if the name needs one ("openai").
-        out: folder of the run; without it nothing is written.
-        method: "dear", or any other method, see `dear.list_methods`.
-        shots: training images per class, or all of them if there are fewer.
-        seed: random seed.
-        half: train on all classes, or on the base or the novel half of them.
-        data_root: folder that holds the paper's data sets.
-        template: the prompt around a class name, such as "a photo of a {}.".
-        descriptions: sentences about each class, for methods that read them: a mapping, or a JSON file.
-        recipe: "own", as the method was published, or "shared", the same for all methods.
-        train: epochs, batch size, learning rate and so on.
-        cached_views: views per image to keep in `cache` instead of drawing new ones every epoch (faster).
-        cache: folder for the frozen layers' outputs.
-        workers: number of image-loading threads.
-        device: "cpu", "cuda"; by default a GPU if there is one.
-        resume: resume an interrupted run in `out`.
-        overwrite: start over, and replace the run in `out` when the new one is whole.
+        train: options of the training in one object; keywords override it.
         on_step: called with every step's metrics.
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
-        **config: the method's own, such as roles="ROLES" (or "auto"), mask="all_mixed", beta=0.9.
+        **options: as `dear train -h` and `dear.options.fit_options.FitOptions` list them. Without `out` nothing is
+            written.
     """
     _check_types(train, on_step, progress)
-    dataset = with_descriptions(opened(data, data_root, template), descriptions)
-    how: dict[str, Any] = {"method": method, "config": config, "train": train or TrainSettings(), "recipe": recipe}
-    job = make_job(dataset, shots=shots, seed=seed, half=half, cached_views=cached_views, **how)
-    how = {"resume": resume, "overwrite": overwrite, "workers": workers, "on_step": on_step}
-    how["cache"] = as_folder(cache) if cache is not None else None
-    folder = _folder(out, resume=resume, overwrite=overwrite)
+    values, objects = _fit_values(data, clip, train, dict(options))
+    checked_options = check(Fit, values)
+    _check_settings(checked_options.method, checked_options.set)
     with watched(progress):
-        return _run(job, _load(dataset, clip, pretrained, device), folder, how)
+        return train_run(
+            checked_options,
+            data=objects.dataset(checked_options),
+            clip=clip if isinstance(clip, FrozenClip) else None,
+            on_step=on_step,
+        ).model
 
 
-def _run(job: Job, clip: FrozenClip, folder: Path | None, how: dict[str, Any]) -> Model:
-    return run_job(prepared(job, clip, logging.getLogger("dear").info), clip, folder, **how)[0]
+def train_run(
+    options: Fit,
+    *,
+    data: Dataset | None = None,
+    clip: FrozenClip | None = None,
+    workspace: Workspace | None = None,
+    on_step: Callable[[Metrics], None] | None = None,
+    say: Say = log,
+    record_options: bool = False,
+) -> Trained:
+    """Train as the options say: what `dear.fit` and `dear train` do.
+
+    Args:
+        options: what to train, and how.
+        data: the data set, if it is open already.
+        clip: the backbone, if it is loaded already.
+        workspace: what is open already.
+        on_step: called with every step's metrics.
+        say: called with each message.
+        record_options: write OUT/config.yaml, which repeats the run with `dear train --config`.
+    """
+    out = options.out
+    if out is not None:
+        check_ours(out, "run", resume=options.resume, overwrite=options.overwrite)
+    with computing_with(options.threads):
+        job, model = (workspace or Workspace()).prepare(options, data=data, clip=clip, say=say)
+        record: Callable[[], None] = (
+            once(partial(write_config, out, options, clip=model.clip.name, pretrained=model.clip.pretrained))
+            if record_options and out is not None
+            else lambda: None
+        )
+        problems: dict[str, None] = {}
+
+        def after_step(metrics: Metrics) -> None:
+            if not options.overwrite:  # the old run stays as it is until the new one is whole
+                record()
+            problems.update(dict.fromkeys(metrics["problems"]))
+            if on_step is not None:
+                on_step(metrics)
+
+        reading = Reading(options.workers, options.cache_folder(out))
+        progress = train_model(job, model, out, if_exists=options.if_exists, reading=reading, on_step=after_step)
+        record()
+    problems.update(dict.fromkeys(progress.problems))
+    return Trained(model, job, progress, tuple(problems))
 
 
-def _folder(out: str | Path | None, *, resume: bool, overwrite: bool) -> Path | None:
-    """The run's folder, if it can be used."""
-    folder = as_folder(out) if out is not None else None
-    if folder is not None:
-        check_ours(folder, "run", resume=resume, overwrite=overwrite)
-    return folder
+class _Objects(NamedTuple):
+    """What Python can pass instead of text: an opened data set, and mappings."""
+
+    data: Dataset | None
+    names: Mapping[str, str] | None
+    descriptions: Mapping[str, Any] | None
+
+    def dataset(self, options: Fit) -> Dataset | None:
+        """The opened data set with names and descriptions; None if the options say all of it."""
+        found = self.data
+        if found is None and self.names is None and self.descriptions is None:
+            return None
+        if found is None:
+            found = open_dataset(
+                options.data,
+                options.data_root,
+                template=options.template,
+                names=self.names if self.names is not None else options.names,
+                add_class=options.add_class or (),
+            )
+        elif options.template is not None:
+            found = replace(found, template=options.template)
+        return with_descriptions(found, self.descriptions)
 
 
-def _load(dataset: Dataset, clip: str | FrozenClip | None, pretrained: str | None, device: str | None) -> FrozenClip:
-    if isinstance(clip, FrozenClip):
-        return clip
-    return load_clip(*clip_for(dataset, clip, pretrained), local_device(device))
+def _fit_values(
+    data: str | Path | Dataset, clip: str | FrozenClip | None, train: Training | None, options: dict[str, Any]
+) -> tuple[dict[str, Any], _Objects]:
+    """The keywords as values of options, and the objects among them."""
+    values = renamed(Fit, options)
+    known = options_of(Fit)
+    opened = data if isinstance(data, Dataset) else None
+    mappings = {
+        name: values.pop(name) if isinstance(values.get(name), Mapping) else None for name in ("names", "descriptions")
+    }
+    settings = {name: values.pop(name) for name in list(values) if name not in known}
+    if not isinstance(values.get("roles"), str | None):
+        settings["roles"] = values.pop("roles")
+    if isinstance(settings.get("roles"), Path):
+        values["roles"] = str(settings.pop("roles"))
+    values["set"] = {**(values.get("set") or {}), **settings}
+    if train is not None:
+        values = {**{name: getattr(train, name) for name in train.model_fields_set}, **values}
+    values["data"] = (opened.source or opened.name) if opened is not None else _text(data)
+    values["clip"] = None if isinstance(clip, FrozenClip) else _text(clip)
+    return values, _Objects(opened, mappings["names"], mappings["descriptions"])
+
+
+def _text(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _check_settings(method: str, settings: Mapping[str, Any]) -> None:
+    """Refuse keywords that are neither options nor settings of the method, before anything is opened or loaded."""
+    config = get_method(method).Config
+    known = {*config.model_fields, *(former.name for former in config.former.values())}
+    for name in settings:
+        if name not in known:
+            near = did_you_mean(name, [*known, *options_of(Fit)], most=1)
+            raise ConfigError(f"There is no option or setting {name!r} of {method}.{near}")
 
 
 def _check_types(train: object, on_step: object, progress: object) -> None:
     checked(progress)
-    if train is not None and not isinstance(train, TrainSettings):
+    if train is not None and not isinstance(train, Training):
         raise ConfigError(f"train is of type {type(train).__name__}: give dear.TrainSettings(epochs=…, …).")
     if on_step is not None and not callable(on_step):
         raise ConfigError(f"on_step is of type {type(on_step).__name__}: give a function that takes a step's metrics.")

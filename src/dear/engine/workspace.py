@@ -1,0 +1,172 @@
+"""What is open now: CLIPs and data sets that trainings share, and the way from options to an untrained model."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from dear.backbone import load
+from dear.backbone.clip import FrozenClip
+from dear.data.dataset import Dataset
+from dear.data.descriptions import with_descriptions
+from dear.data.images import passed_over_sentence
+from dear.data.names import unspoken_sentence
+from dear.data.open import open_dataset, own_clip
+from dear.engine.job import UNLABELLED, Job, make_job, prepared
+from dear.engine.ranks import local_device
+from dear.errors import ConfigError, option
+from dear.methods.registry import get_method
+from dear.model.model import Model
+from dear.options.parts import Fit, Training
+
+T = TypeVar("T")
+Say = Callable[[str], None]
+
+
+def silent(message: str) -> None:
+    """Discard a message."""
+
+
+def log(message: str) -> None:
+    """Write a message to the log of dear, which shows it if logging is configured."""
+    logging.getLogger("dear").info(message)
+
+
+class Prepared(NamedTuple):
+    """A job with everything that its method found from the training images, and its untrained model."""
+
+    job: Job
+    model: Model
+
+
+class Workspace:
+    """Opens CLIPs and data sets once. A new workspace looks at the files again."""
+
+    def __init__(self) -> None:
+        self._open: dict[Any, Any] = {}
+
+    def remember(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """What `make` returned when it was first called with this key."""
+        if key not in self._open:
+            self._open[key] = make()
+        found: T = self._open[key]
+        return found
+
+    def clip(self, name: str, pretrained: str | None, device: str | None) -> FrozenClip:
+        """A backbone, loaded once."""
+        where = local_device(device)
+        return self.remember(("clip", name, pretrained, where), lambda: load.load_clip(name, pretrained, where))
+
+    def dataset(self, source: str, root: Path | None, descriptions: Path | None = None) -> Dataset:
+        """A data set by name or place; of the descriptions, those that its classes have."""
+        found = self.remember(("data", source, root), lambda: open_dataset(source, root))
+        if descriptions is None:
+            return found
+        key = ("described", source, root, descriptions)
+        return self.remember(key, lambda: with_descriptions(found, descriptions, required=False))
+
+    def prepare(
+        self,
+        options: Fit,
+        *,
+        data: Dataset | None = None,
+        clip: FrozenClip | None = None,
+        protocol: str | None = None,
+        validate: bool = False,
+        say: Say = silent,
+    ) -> Prepared:
+        """From options to an untrained model: open the data, sample the shots, load the CLIP, build the method.
+
+        Args:
+            options: what to train.
+            data: the data set, if it is open already.
+            clip: the backbone, if it is loaded already.
+            protocol: which of the method's own recipes.
+            validate: whether validation and unsampled training images will be tested on.
+            say: called with each message about the data and the method.
+        """
+        job = self.job(options, data=data, protocol=protocol, validate=validate)
+        for note in notes(job):
+            say(f"note: {note}")
+        if clip is None:
+            clip = self.clip(*clip_for(job.dataset, options.clip, options.pretrained), options.device)
+        job = prepared(job, clip, say)
+        return Prepared(job, job.build(clip))
+
+    def job(
+        self, options: Fit, *, data: Dataset | None = None, protocol: str | None = None, validate: bool = False
+    ) -> Job:
+        """What to train, as data."""
+        return make_job(
+            with_descriptions(data or self._training_data(options), options.descriptions),
+            shots=options.shots,
+            seed=options.seed,
+            half=options.half,
+            method=options.method,
+            config={**({"roles": options.roles} if options.roles else {}), **options.set},
+            train=options.part(Training),
+            protocol=protocol,
+            validate=validate,
+        )
+
+    def _training_data(self, options: Fit) -> Dataset:
+        if options.template is None and options.names is None and options.add_class is None:
+            return self.dataset(options.data, options.data_root)
+        return open_dataset(
+            options.data,
+            options.data_root,
+            template=options.template,
+            names=options.names,
+            add_class=options.add_class or (),
+        )
+
+
+def notes(job: Job) -> list[str]:
+    """What a person should know about the data and the options before the training begins."""
+    found = [sentence] if (sentence := unspoken_sentence(job.dataset.class_names)) else []
+    counts = Counter(item.label for item in job.items)
+    few = [name for label, name in enumerate(job.class_names) if counts[label] < job.shots]
+    if few and UNLABELLED not in counts:
+        found.append(
+            f"{len(few)} class(es) have fewer than {job.shots} images, such as {few[0]!r}: all of them are used."
+        )
+    own = get_method(job.method).recipe
+    changes = {name: value for name, value in job.train.changes().items() if value is not None}
+    if changes and not own.epochs and not own.steps_per_shot:
+        found.append(f"{job.method} is fitted without training steps: {option(**changes)} changes nothing.")
+    folder = Path(job.dataset.source) if job.dataset.source else None
+    if folder is not None and folder.is_dir() and (others := passed_over_sentence(folder)):
+        found.append(others)
+    return found
+
+
+def clip_for(data: str | Path | Dataset, clip: str | None, pretrained: str | None) -> tuple[str, str | None]:
+    """The backbone to adapt: the one named, or the one that the data set was made for."""
+    if clip is not None:
+        return clip, pretrained
+    if pretrained is not None:
+        raise ConfigError(f"The weights {pretrained!r} need a backbone: name it with {option(clip='NAME')}.")
+    if (own := own_clip(data)) is not None:
+        return own, None
+    name = data.name if isinstance(data, Dataset) else Path(data).name
+    raise ConfigError(
+        f"{name} needs a CLIP that knows photographs: add {option(clip='ViT-B-16-quickgelu', pretrained='openai')}."
+    )
+
+
+@contextmanager
+def computing_with(threads: int | None) -> Iterator[None]:
+    """Compute with this number of threads, then with as many as before; None changes nothing."""
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

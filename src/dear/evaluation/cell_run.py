@@ -1,0 +1,165 @@
+"""One cell of a grid: train, test, record the result; a cell that is done is read instead."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from dear.data.dataset import Item
+from dear.data.splits import Half, few_shot, labels_of
+from dear.engine.job import changed_settings, describe, fingerprint, versions
+from dear.engine.loop import Metrics
+from dear.engine.ranks import local_device
+from dear.engine.run import Reading, train_model
+from dear.engine.run_folder import CHECKPOINT, read_run
+from dear.engine.workspace import Prepared, Workspace
+from dear.errors import DearError
+from dear.evaluation.cells import Cell, fit_options
+from dear.evaluation.evaluate import Evaluation, evaluate_items
+from dear.evaluation.memory import watch_peak
+from dear.evaluation.results import Backbone, CellResult
+from dear.evaluation.test_data import items_to_test
+from dear.model.artefact import TENSORS
+from dear.model.model import Model
+from dear.options.parts import Bench
+from dear.roles.rolemap import MapRecord
+from dear.storage.files import sha256, write_atomic
+
+CELLS, RUNS = "cells", "runs"
+
+
+class Tested(NamedTuple):
+    """The images that a cell tests, and a hash of them and their classes."""
+
+    items: tuple[Item, ...]
+    sha256: str
+
+
+def run_cell(
+    cell: Cell,
+    options: Bench,
+    workspace: Workspace,
+    on_step: Callable[[Metrics], None] | None = None,
+) -> CellResult:
+    """Train and test one cell, or read its result if it is done."""
+    prepared = _prepared(cell, options, workspace)
+    trained = describe(*prepared)
+    path, mark = options.out / CELLS / f"{cell.slug}.json", _mark(trained, cell, options, workspace)
+    if (done := _done(path, mark)) is not None:
+        return done.model_copy(update={"recipe": options.recipe})  # by another name, but with the same values
+    start, peak = time.monotonic(), watch_peak(local_device(options.device))
+    (job, model), folder = prepared, options.out / RUNS / cell.slug
+    progress = train_model(
+        job,
+        model,
+        folder,
+        if_exists="resume" if _was_begun(folder, fingerprint(trained)) else "overwrite",
+        reading=Reading(options.workers, options.cache_folder(options.out)),
+        on_step=on_step,
+    )
+    tests = [_test(model, cell, test, options, workspace) for test in cell.tests]
+    adapter, clip = folder / TENSORS, model.clip
+    result = CellResult(
+        protocol=cell.protocol,
+        method=cell.method,
+        variant=cell.variant,
+        data=job.dataset.name,
+        seed=cell.seed,
+        shots=cell.shots,
+        tested_on="validation" if options.validation else "test",
+        recipe=options.recipe,
+        epochs=job.resolved.epochs if progress.step else None,
+        cached_views=job.cached_views,
+        readouts=dict(model.method.readouts),  # type: ignore[arg-type]
+        scores=tuple(found.scores for found in tests),
+        weights=tests[0].weights,
+        parameters=sum(parameter.numel() for parameter in model.trainable().values()),
+        peak_memory_mb=None if (memory := peak()) is None else round(memory, 1),
+        artefact_bytes=adapter.stat().st_size,
+        seconds=round(time.monotonic() - start, 2),
+        steps=progress.step,
+        skipped=progress.skipped,
+        adapter_sha256=sha256(adapter.read_bytes()) if model.method.state_dict() else None,
+        threads=torch.get_num_threads(),
+        versions=versions(),
+        backbone=Backbone(name=clip.name, pretrained=clip.pretrained, weights_sha256=clip.weights_sha256),
+        settings=changed_settings(trained),
+        files=trained["files_sha256"],
+        role_map=MapRecord.of(model.method.files),
+        fingerprint=mark,
+    )
+    write_atomic(path, result.to_json().encode())
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+    return result
+
+
+def done_before(cell: Cell, options: Bench, workspace: Workspace) -> CellResult | None:
+    """The result of a cell that was run with the same options on the same images; None if it has to be run."""
+    trained = describe(*_prepared(cell, options, workspace))
+    done = _done(options.out / CELLS / f"{cell.slug}.json", _mark(trained, cell, options, workspace))
+    return done and done.model_copy(update={"recipe": options.recipe})
+
+
+def tested(cell: Cell, name: str, half: Half, options: Bench, workspace: Workspace) -> Tested:
+    """What a cell tests of a data set; which images were sampled matters only if training images are tested."""
+    dataset = workspace.dataset(name, options.data_root)
+    matters = options.validation or not dataset.test
+    shots, seed = (cell.shots, cell.seed) if matters else (0, 0)
+
+    def find() -> Tested:
+        sampled = few_shot(dataset.train, shots, seed) if shots else ()
+        items = items_to_test(dataset, half, trained_items=sampled, validate=options.validation)
+        labels = labels_of(dataset, half)
+        images = [(item.id, item.label, dataset.content_of(item.id)) for item in items]
+        content = [dataset.names_in(labels), dataset.template, images]
+        return Tested(items, sha256(json.dumps(content).encode()))
+
+    return workspace.remember(("tested", name, half, options.data_root, options.validation, shots, seed), find)
+
+
+def _prepared(cell: Cell, options: Bench, workspace: Workspace) -> Prepared:
+    wanted = fit_options(cell, options)
+    return workspace.prepare(wanted, protocol=cell.protocol, validate=options.validation)
+
+
+def _mark(trained: dict[str, Any], cell: Cell, options: Bench, workspace: Workspace) -> str:
+    """Changes with everything that decides a cell's scores: the training, and what is tested among which classes."""
+    tests = [[name, half, tested(cell, name, half, options, workspace).sha256] for name, half in cell.tests]
+    marked = {**trained, "protocol": cell.protocol, "tests": tests, "validate": options.validation}
+    if options.descriptions is not None:
+        described = [workspace.dataset(name, options.data_root, options.descriptions) for name, _ in cell.tests]
+        sentences = [dataset.descriptions for dataset in described]
+        marked["descriptions"] = sha256(json.dumps(sentences, sort_keys=True).encode())
+    return fingerprint(marked)
+
+
+def _test(model: Model, cell: Cell, test: tuple[str, Half], options: Bench, workspace: Workspace) -> Evaluation:
+    name, half = test
+    dataset = workspace.dataset(name, options.data_root, options.descriptions)
+    items = tested(cell, name, half, options, workspace).items
+    labels = labels_of(dataset, half)
+    view = model.for_classes(dataset.classes(dataset.names_in(labels)))
+    cache = options.cache_folder(options.out)
+    return evaluate_items(view, dataset, items, half=half, cache=cache, workers=options.workers)
+
+
+def _done(path: Path, mark: str) -> CellResult | None:
+    """The result in a file, if it was found with the same settings."""
+    try:
+        found = CellResult.read(path)
+    except (OSError, UnicodeDecodeError, DearError):
+        return None
+    return found if found.fingerprint == mark else None
+
+
+def _was_begun(folder: Path, mark: str) -> bool:
+    """Whether a folder contains a run of the same job, to be resumed."""
+    try:
+        return bool(read_run(folder)["fingerprint"] == mark)
+    except DearError:
+        return False

@@ -1,0 +1,97 @@
+"""What is refused before a grid begins: data sets that cannot be used, and methods that cannot do what is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dear.data.descriptions import with_descriptions
+from dear.data.open import refuse_inside
+from dear.data.splits import labels_of
+from dear.engine.workspace import Workspace
+from dear.errors import REFUSALS, ConfigError, DataError
+from dear.evaluation.cell_run import tested
+from dear.evaluation.cells import Cell, fit_options
+from dear.methods.parts.class_identity import shares_classes
+from dear.model.model import Model
+from dear.options.parts import Bench
+
+
+def check_data(cells: Sequence[Cell], options: Bench, workspace: Workspace) -> None:
+    """Open all data sets; name every problem at once."""
+    problems: list[str] = []
+    called: dict[str, str] = {}
+    for source in dict.fromkeys(name for cell in cells for name in (cell.data, *(test[0] for test in cell.tests))):
+        trained_on = any(cell.data == source for cell in cells)
+        try:
+            dataset = workspace.dataset(source, options.data_root, options.descriptions)
+            if trained_on:
+                with_descriptions(dataset, options.descriptions)
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        refuse_inside(dataset, options.out, options.cache_folder(options.out))
+        if not dataset.train and trained_on:
+            problems.append(f"{dataset.name} has no training images: it can only be tested on.")
+        if (other := called.setdefault(dataset.name, source)) != source:
+            problems.append(f"{other} and {source} would both be called {dataset.name}: rename one of them.")
+    if not problems:
+        problems = list(dict.fromkeys(_untestable(cells, options, workspace)))
+    if len(problems) == 1:
+        raise DataError(problems[0])
+    if problems:
+        raise DataError(f"{len(problems)} data sets cannot be used:\n- " + "\n- ".join(problems))
+
+
+def _untestable(cells: Sequence[Cell], options: Bench, workspace: Workspace) -> Iterator[str]:
+    for cell in cells:
+        for name, half in cell.tests:
+            try:
+                tested(cell, name, half, options, workspace)
+            except DataError as error:
+                yield str(error)
+
+
+def check_methods(
+    cells: Sequence[Cell], options: Bench, workspace: Workspace, refused: dict[Cell, str] | None
+) -> list[Cell]:
+    """The cells that can be run: every variant of a method is built once, and given classes that it will be tested on.
+
+    With `refused`, what a method refuses is put there instead of being raised, unless nothing is left to run.
+    """
+    clip = workspace.clip(str(options.clip), options.pretrained, options.device)
+    for name, half in dict.fromkeys(test for cell in cells for test in cell.tests):  # every tested class is a prompt
+        dataset = workspace.dataset(name, options.data_root)
+        labels = labels_of(dataset, half)
+        clip.text.tokenize(dataset.classes(dataset.names_in(labels)).prompts())
+    first: dict[Any, Cell] = {}
+    for cell in cells:
+        first.setdefault((cell.method, cell.choices), cell)
+    reasons: dict[Any, str] = {}
+    for key, cell in first.items():
+        try:
+            wanted = fit_options(cell, options)
+            prepared = workspace.prepare(wanted, protocol=cell.protocol, validate=options.validation)
+            _try_classes(cell, prepared.model, options, workspace)
+        except REFUSALS as error:
+            if refused is None or len(reasons) == len(first) - 1:
+                raise
+            reasons[key] = str(error)
+    refusals = {cell: reasons[cell.method, cell.choices] for cell in cells if (cell.method, cell.choices) in reasons}
+    if refused is not None:
+        refused |= refusals
+    return [cell for cell in cells if cell not in refusals]
+
+
+def _try_classes(cell: Cell, model: Model, options: Bench, workspace: Workspace) -> None:
+    """Pass two classes of each tested list to a method: one that knows only its own classes refuses them now."""
+    for name, half in cell.tests:
+        dataset = workspace.dataset(name, options.data_root)
+        labels = labels_of(dataset, half)
+        few = dataset.classes(dataset.names_in(labels)[:2])
+        if all(one in model.trained_on for one in few.names) and shares_classes(cell.data, name):
+            continue
+        if not model.method.needs.novel:
+            knows = f"{cell.method} knows only the classes it was trained on"
+            raise ConfigError(f"{knows}, but {cell.protocol} tests others: leave it out.")
+        model.for_classes(few).frozen_parts()

@@ -1,0 +1,82 @@
+"""Make every table and figure of the paper in one resumable call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache as once
+from functools import partial
+from pathlib import Path
+from typing import Unpack
+
+from dear.engine.ranks import local_device
+from dear.methods.registry import get_method
+from dear.options.fit_options import PaperOptions
+from dear.options.parts import Paper, Training
+from dear.options.reading import check, write_config
+from dear.paper.plan import ALWAYS
+from dear.paper.run import Order, describe_plan, make_paper, survey
+
+ALL = "all"
+BACKBONES = {"mini": ("world", None), "full": ("ViT-B-16-quickgelu", "openai")}
+
+
+def run_paper(**options: Unpack[PaperOptions]) -> Path:
+    """Make every table and figure of the paper, its own numbers beside ours; returns the path of the page.
+
+    Args:
+        **options: as `dear paper -h` lists them: `out="paper"`, and `mini=True` or `full=True`.
+    """
+    return make(check(Paper, options))
+
+
+def make(options: Paper, *, say: Callable[[str], None] = lambda message: None, record_options: bool = False) -> Path:
+    """Make the paper as the options say: what `dear.run_paper` and `dear paper` do."""
+    order = order_of(options)
+    record = once(partial(write_config, options.out, options, clip=order.clip, pretrained=order.pretrained))
+
+    def report(message: str) -> None:
+        if record_options:
+            record()
+        say(message)
+
+    return make_paper(order, report, if_exists=options.if_exists)
+
+
+def paper_plan(options: Paper) -> str:
+    """What is available, missing and finished, as text; nothing is computed."""
+    order = order_of(options)
+    return describe_plan(order, survey(order))
+
+
+def order_of(options: Paper) -> Order:
+    """The options with the backbone and the methods of this kind of paper."""
+    kind = "mini" if options.mini else "full"
+    usual = BACKBONES[kind]
+    return Order(
+        out=options.out,
+        kind="mini" if options.mini else "full",
+        clip=options.clip or usual[0],
+        pretrained=options.pretrained if options.clip else usual[1],
+        data_root=options.data_root,
+        roles=options.roles,
+        methods=_methods(options.methods),
+        seeds=tuple(dict.fromkeys(options.seeds)),
+        few_shots=tuple(sorted(set(options.shots))),
+        only=options.only,
+        train=options.part(Training),
+        images=options.images,
+        cache=options.cache_folder(options.out) or False,
+        jobs=options.jobs,
+        workers=options.workers,
+        threads=options.threads,
+        device=local_device(options.device),
+    )
+
+
+def _methods(names: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The methods by name, plain CLIP and DeAR always among them; None: all of the paper's."""
+    if names == (ALL,):
+        return None
+    for name in names:
+        get_method(name)
+    return tuple(dict.fromkeys((*ALWAYS, *names)))
