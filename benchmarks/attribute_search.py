@@ -1,10 +1,10 @@
 """Search by attribute without training: precision by attribute, swapped attributes, proposed scores, and the speed.
 
 On the world: 1,000 held-out scenes, each searched among all others by every kind of feature; per cent of the ten
-nearest that share the query's attribute. Then trials of "this scene with that one's color": scenes A and B are drawn
-(the five attributes in turn, differing in it), and the wanted scene is A with that value of B, each rendered with its
-own place, size, turn, light, noise, background and clutter. It is hidden among the 1,000 scenes together with A and B
-rendered anew; the query is A with B's part.
+nearest that share the query's attribute. Then trials of "this scene with that one's color": scenes A and B differ
+in one attribute (each of the five in turn), and the target is A with B's value. Each is rendered with its own place,
+size, rotation, light, noise, background and clutter. The target is hidden among the 1,000 scenes and new renderings of
+A and B; the query is A with B's part.
 On photographs (--data): test images of a data set, per cent of the ten nearest of the same class.
 Adapters (--run, may be repeated) are measured beside the heads. Speed: features of heads beside a plain encode_image,
 alternating, median of ratios.
@@ -43,7 +43,7 @@ from dear.world.vocabulary import ATTRIBUTES
 
 NEAREST = 10
 TRIALS = 7
-"""First number of the keys that trials are drawn with: no other stream has it."""
+"""First number of the keys of the trials; no other random stream uses it."""
 
 
 @torch.inference_mode()
@@ -68,12 +68,12 @@ def precisions(encoder: Encoder, gallery: Gallery) -> tuple[dict[str, list[float
 
 def swaps(encoder: Encoder, terms_NGE: Tensor, trials: int) -> dict[str, Any]:
     """How often the wanted scene is in the first ten, and first, by the attribute that was exchanged."""
-    drawn = [_trial(number) for number in range(trials)]
-    images = [Image.fromarray(pixels) for one in drawn for pixels in one[1]]
+    sampled = [_trial(number) for number in range(trials)]
+    images = [Image.fromarray(pixels) for one in sampled for pixels in one[1]]
     parts_TSGE = encoded(encoder, ImageList(tuple(map(str, range(len(images)))), images.__getitem__))[0]
     parts_TSGE = parts_TSGE.view(trials, 5, *terms_NGE.shape[1:])
     found: dict[str, list[int]] = {name: [] for name in ATTRIBUTES}
-    for (attribute, _), (a, b, wanted, *others) in zip(drawn, parts_TSGE, strict=True):
+    for (attribute, _), (a, b, wanted, *others) in zip(sampled, parts_TSGE, strict=True):
         kind = encoder.kinds.index(attribute)
         query = a[0] - a[kind] + b[kind]
         rows = torch.cat([terms_NGE[:, 0], torch.stack([wanted[0], *(one[0] for one in others)])])
@@ -90,7 +90,7 @@ def swaps(encoder: Encoder, terms_NGE: Tensor, trials: int) -> dict[str, Any]:
 
 
 def _trial(number: int) -> tuple[str, list[Any]]:
-    """The exchanged attribute; A, B, the wanted scene, and A and B again, each drawn with its own free choices."""
+    """The exchanged attribute; A, B, the wanted scene, and A and B again, each rendered with its own free choices."""
     attribute, attempt = ATTRIBUTES[number % 5], 1
     a, b = (draw_scene((TRIALS, number, which), held_out_pairs=True) for which in (0, 1))
     while getattr(a, attribute) == getattr(b, attribute):

@@ -1,6 +1,6 @@
-"""The choices that the paper leaves open, one changed at a time, judged without test images.
+"""Compare the choices that the paper leaves open, one at a time, without test images.
 
-Each value is trained base-to-novel on the world's sets and tested on training images that were not drawn and on the
+Each value is trained base-to-novel on the world's sets and tested on training images that were not sampled and on the
 validation split.
 
     python benchmarks/decisions.py --out runs/decisions --jobs 2
@@ -54,18 +54,18 @@ def main() -> None:
     parser.add_argument("--factors", nargs="+", default=list(FACTORS))
     parser.add_argument("--views", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
-    given = parser.parse_args()
+    args = parser.parse_args()
     options = Bench(
-        out=given.out,
+        out=args.out,
         clip="world",
-        cached_views=given.views,
-        cache=given.cache or given.out / "cache",
+        cached_views=args.views,
+        cache=args.cache or args.out / "cache",
         validate=True,
         threads=1,
         resume=True,
-        jobs=given.jobs,
+        jobs=args.jobs,
     )
-    cells = cells_of(given.seeds, given.factors)
+    cells = cells_of(args.seeds, args.factors)
     results = run_grid(
         cells,
         options,

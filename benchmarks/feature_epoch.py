@@ -112,12 +112,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall")
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    clip = load_clip(given.clip, "random")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    clip = load_clip(args.clip, "random")
     rows = []
-    for name in given.methods.split(","):
-        rows.append(measure(name, clip, given.classes, given.shots, given.epochs, CLOCKS[given.clock]))
+    for name in args.methods.split(","):
+        rows.append(measure(name, clip, args.classes, args.shots, args.epochs, CLOCKS[args.clock]))
         print(json.dumps(rows[-1]), flush=True)
     head = ("method", "images", "before", "steps per epoch", "epoch", "after")
     lines = [
@@ -132,12 +132,12 @@ def main() -> None:
         for row in rows
     ]
     print(table(head, lines))
-    if given.out:
+    if args.out:
         facts = {
-            **{n: getattr(given, n) for n in ("clip", "classes", "shots", "threads", "clock")},
+            **{n: getattr(args, n) for n in ("clip", "classes", "shots", "threads", "clock")},
             "torch": torch.__version__,
         }
-        given.out.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+        args.out.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

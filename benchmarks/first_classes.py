@@ -1,4 +1,4 @@
-"""A data set in CoOp's layout cut to its first classes, for tables that two cores can compute: images are links.
+"""Reduce a data set in CoOp's layout to its first classes, for tables that two cores can compute; images are linked.
 
 python benchmarks/first_classes.py DATA/caltech-101 40 SMALL/caltech-101
 """
@@ -15,15 +15,15 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="folder with split_zhou_*.json and the images")
     parser.add_argument("classes", type=int, help="number of classes to keep, the first by label")
     parser.add_argument("out", type=Path)
-    given = parser.parse_args()
-    given.out.mkdir(parents=True)
-    for path in sorted(given.folder.iterdir()):
+    args = parser.parse_args()
+    args.out.mkdir(parents=True)
+    for path in sorted(args.folder.iterdir()):
         if path.name.startswith("split_zhou_") and path.suffix == ".json":
             splits = json.loads(path.read_text())
-            kept = {name: [row for row in rows if row[1] < given.classes] for name, rows in splits.items()}
-            (given.out / path.name).write_text(json.dumps(kept))
+            selected = {name: [row for row in rows if row[1] < args.classes] for name, rows in splits.items()}
+            (args.out / path.name).write_text(json.dumps(selected))
         elif path.is_dir():
-            (given.out / path.name).symlink_to(path.resolve(), target_is_directory=True)
+            (args.out / path.name).symlink_to(path.resolve(), target_is_directory=True)
 
 
 if __name__ == "__main__":

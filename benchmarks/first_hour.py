@@ -1,11 +1,11 @@
-"""What a person sees while waiting: first signs, captures of a running terminal, the offline sentence, quickstart.
+"""Measure what a user sees while waiting: time to first output, terminal captures, offline messages, quickstart.
 
 Every command is run in a terminal of its own (a pty), whose screen is what a person would see (pyte).
 
-    python benchmarks/first_hour.py signs                 # from Enter to the first sign, every command
+    python benchmarks/first_hour.py signs                 # time to the first output of every command
     python benchmarks/first_hour.py captures              # train, bench, discover, predict at 60, 80 and 120 columns
     python benchmarks/first_hour.py offline               # a hub that refuses, and one that never answers
-    python benchmarks/first_hour.py quickstart            # alone and beside two busy programs
+    python benchmarks/first_hour.py quickstart            # alone and next to two busy programs
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def leaves(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
 
 
 def signs(_: Path) -> None:
-    """Seconds until something stands on the screen: a first word is written before anything is loaded."""
+    """Seconds until the first output, which is printed before anything is loaded."""
     import typer
 
     from dear.cli import app

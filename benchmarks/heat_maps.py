@@ -1,4 +1,4 @@
-"""Do heat maps point at what they are about? On scenes of the world, whose every pixel is known.
+"""Measure whether heat maps point at the right region, on scenes of the world, whose pixels are known.
 
 For each attribute, plain CLIP names the attribute's value among all values; of the true value's heat map by that
 attribute's heads, is the strongest patch on the thing that has the attribute? Color, shape and texture belong to the

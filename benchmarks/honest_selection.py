@@ -1,8 +1,8 @@
-"""What it would bring to choose on more images than we allow, or on the images that are tested.
+"""Measure what selection on more images than we allow, or on the test images, would add.
 
-Every method is trained once, by its own recipe, few-shot. What it chooses (an epoch, α, β, a ratio) is chosen anew: by
-our rule, on at most four held-out images per class; by the rule of its published code; on the test images, as some
-published code does for ImageNet. The test accuracy of each is compared with that of ours, pair by pair.
+Every method is trained once, few-shot, with its own recipe. What it selects (an epoch, α, β, a ratio) is
+selected in three ways: by our rule, on at most four held-out images per class; by the rule of its published code; on
+the test images, as some published code does for ImageNet. Test accuracies are compared with ours, pair by pair.
 
     python benchmarks/honest_selection.py --out honest-selection.json
 """
@@ -71,7 +71,7 @@ class WatchedJob(Job):
     """A job whose model can be looked at while it is trained."""
 
     def build(self, clip: FrozenClip) -> Model:
-        """The untrained model, kept as `model`."""
+        """The untrained model, cached as `model`."""
         object.__setattr__(self, "model", super().build(clip))
         return self.model
 
@@ -170,23 +170,23 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cache", type=Path, help="folder for frozen quantities; a temporary one by default")
     parser.add_argument("--out", type=Path, help="file for the numbers; what it has is not computed again")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    clip = load_clip(given.clip)
-    rows = json.loads(given.out.read_text()) if given.out and given.out.exists() else []
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    clip = load_clip(args.clip)
+    rows = json.loads(args.out.read_text()) if args.out and args.out.exists() else []
     done = {(row["method"], row["data"], row["shots"], row["seed"]) for row in rows}
     with tempfile.TemporaryDirectory() as folder:
-        for data in given.data.split(","):
+        for data in args.data.split(","):
             dataset, known = opened(data), dict[Any, Any]()
-            for seed in map(int, given.seeds.split(",")):
-                for shots in map(int, given.shots.split(",")):
-                    for name in given.methods.split(","):
+            for seed in map(int, args.seeds.split(",")):
+                for shots in map(int, args.shots.split(",")):
+                    for name in args.methods.split(","):
                         if (name, data, shots, seed) in done:
                             continue
-                        rows.append(measure(name, clip, dataset, shots, seed, given.cache or Path(folder), known))
+                        rows.append(measure(name, clip, dataset, shots, seed, args.cache or Path(folder), known))
                         print(json.dumps(rows[-1]), flush=True)
-                        if given.out:
-                            given.out.write_text(json.dumps(rows, indent=1) + "\n")
+                        if args.out:
+                            args.out.write_text(json.dumps(rows, indent=1) + "\n")
     print(summary(rows))
 
 

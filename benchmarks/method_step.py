@@ -3,7 +3,7 @@
 Plain is the method on towers without savings (`tests/plain_towers.py`): 77 text positions, every row of every layer,
 nothing shared between prompts. What the published code computes in every step is computed in every step: `classes` is
 part of it for the methods whose code runs the whole text tower per step (`EVERY_STEP`). Ours is measured live (from
-images) and cached (from frozen quantities that are kept). A step is forward, loss, backward and update; a speed is a
+images) and cached (from cached frozen quantities). A step is forward, loss, backward and update; a speed is a
 ratio of medians of steps taken in turn in one run. Peak memory: what the process grows by during the first step. On a
 machine that others use, `--clock cpu --threads 1` counts the seconds that this process computed.
 
@@ -57,14 +57,14 @@ def build(name: str, clip: FrozenClip, classes: int) -> Model:
     if method.overrides("begin"):
         generator = torch.Generator().manual_seed(0)
         count, width = 2 * classes, clip.geometry.embed_dim
-        drawn = {"feature": torch.randn(method.needs.views, count, width, generator=generator)}
-        method.begin(clip, Draw(drawn, torch.arange(count) % classes, model.required_classes()))
+        features = {"feature": torch.randn(method.needs.views, count, width, generator=generator)}
+        method.begin(clip, Draw(features, torch.arange(count) % classes, model.required_classes()))
     move_parameters(model)
     return model
 
 
 def images_of(clip: FrozenClip, batch: int, classes: int, views: int) -> StepImages:
-    """A step's pictures, as the engine is given them."""
+    """A step's pictures, as the engine receives them."""
     size, rows = clip.geometry.image_size, batch * views
     generator = torch.Generator().manual_seed(0)
     pictures = {
@@ -79,8 +79,8 @@ def stepper(model: Model, images: StepImages, *, cached: bool, every_step: bool)
     """One whole step of a model, to be called again and again."""
     optimiser = make_optimiser(SHARED, model.method.trained)
     if cached:
-        kept = model.states(images.inputs[IMAGES], training=True, plain_images=images.inputs[f"plain:{IMAGES}"])
-        images = StepImages(kept, images.labels, images.rows, images.size, ())
+        states = model.states(images.inputs[IMAGES], training=True, plain_images=images.inputs[f"plain:{IMAGES}"])
+        images = StepImages(states, images.labels, images.rows, images.size, ())
 
     def step() -> None:
         if every_step:
@@ -143,10 +143,10 @@ def status(field: str) -> float:
 
 
 def peak(step: Callable[[], None]) -> float:
-    """MB that this process grows by at most during a step; what was freed before is given back first."""
+    """MB that this process grows by at most during a step; freed memory is returned first."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = status("VmRSS:")
     step()
     return status("VmHWM:") - before
@@ -178,27 +178,27 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall")
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    clip = load_clip(given.clip, "random")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    clip = load_clip(args.clip, "random")
     trains = [
         name for name in list_methods() if get_method(name).recipe.epochs or get_method(name).recipe.steps_per_shot
     ]
     rows = []
-    for name in trains if given.methods == "all" else given.methods.split(","):
-        for classes in given.classes:
-            rows.append(measure(name, clip, classes, given.batch, given.plain, given.ours, CLOCKS[given.clock]))
+    for name in trains if args.methods == "all" else args.methods.split(","):
+        for classes in args.classes:
+            rows.append(measure(name, clip, classes, args.batch, args.plain, args.ours, CLOCKS[args.clock]))
             print(report(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
     print(report(rows))
-    if given.out:
+    if args.out:
         facts = {
-            "clip": given.clip,
-            "threads": given.threads,
-            "clock": given.clock,
+            "clip": args.clip,
+            "threads": args.threads,
+            "clock": args.clock,
             "torch": torch.__version__,
             "rows": rows,
         }
-        given.out.write_text(json.dumps(facts, indent=1) + "\n")
+        args.out.write_text(json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What HDBSCAN makes of a text pool: how many clusters, called what, how much noise, and which K DBCV prefers.
+"""Cluster a text pool with HDBSCAN: number and names of clusters, share of noise, and the K that DBCV prefers.
 
-UMAP's seed is varied, for it decides much.
+UMAP's seed is varied, since the result depends on it.
 
     python benchmarks/pool_clusters.py --pool published.txt --out clusters.json
 """
@@ -41,22 +41,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--validity-of", type=int, default=1000, help="phrases, evenly spread, that DBCV looks at")
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     encode = load_encoder()
     results: dict[str, Any] = {}
     print("| pool | seed | phrases | clusters | noise | names |\n|---|---:|---:|---:|---:|---|")
-    for source in given.pool:
+    for source in args.pool:
         pool = load_pool(source)
-        kept: dict[str, Any] = {}
+        known: dict[str, Any] = {}
 
-        def once(phrases: Any, kept: dict[str, Any] = kept) -> Any:
+        def once(phrases: Any, known: dict[str, Any] = known) -> Any:
             """Embed each phrase once, however often it is asked for."""
-            if missing := [phrase for phrase in phrases if phrase not in kept]:
-                kept.update(zip(missing, encode(missing), strict=True))
-            return np.stack([kept[phrase] for phrase in phrases])
+            if missing := [phrase for phrase in phrases if phrase not in known]:
+                known.update(zip(missing, encode(missing), strict=True))
+            return np.stack([known[phrase] for phrase in phrases])
 
-        rows = [clusters(pool, once, seed) for seed in range(given.seeds)]
+        rows = [clusters(pool, once, seed) for seed in range(args.seeds)]
         for row in rows:
             names = ", ".join(f"{name} {count}" for name, count in row["names"].items())
             print(
@@ -64,15 +64,15 @@ def main() -> None:
                 f"| {names} |",
                 flush=True,
             )
-        some = pool.phrases[:: max(1, len(pool.phrases) // given.validity_of)]
+        some = pool.phrases[:: max(1, len(pool.phrases) // args.validity_of)]
         validity = validity_by_count(once(some), find_concepts(some, once))
         results[pool.name] = {"clusterings": rows, "dbcv": validity, "preferred": preferred_count(validity)}
     print("\n| pool | DBCV of the 2, 3, … most frequent concepts | preferred |\n|---|---|---:|")
     for name, found in results.items():
         scores = ", ".join(f"{k}: {'–' if v is None else f'{v:.3f}'}" for k, v in found["dbcv"].items())
         print(f"| {name} | {scores} | {found['preferred']} |")
-    if given.out:
-        given.out.write_text(json.dumps(results, indent=1) + "\n")
+    if args.out:
+        args.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

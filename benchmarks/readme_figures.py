@@ -1,7 +1,7 @@
-"""What the README's first screen shows: runs `dear quickstart`, draws docs/images/before-after.png, and puts what was
-printed into the README and the first tutorial. Takes about two minutes on two cores.
+"""Regenerate the top of the README: run `dear quickstart`, render docs/images/before-after.png, and copy the output
+into the README and the first tutorial. Takes about two minutes on two cores.
 
-python benchmarks/readme_figures.py [--run FOLDER]     # FOLDER: a quickstart that is there already
+python benchmarks/readme_figures.py [--run FOLDER]     # FOLDER: an existing quickstart run
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ def main() -> None:
     """Run, measure, draw, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, help="a finished quickstart, instead of a new one")
-    given = parser.parse_args()
+    args = parser.parse_args()
     began = time.perf_counter()
-    if given.run is None:
+    if args.run is None:
         printed = dear("quickstart", "--out", RUN)
         sys.stdout.write(f"dear quickstart took {time.perf_counter() - began:.0f} s on {os.cpu_count()} cores\n")
     else:
-        printed = dear("report", str(given.run)).replace(str(given.run), RUN)
+        printed = dear("report", str(args.run)).replace(str(args.run), RUN)
     record = {"command": "dear quickstart", "printed": printed.splitlines()}
     RECORD.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for page in PAGES:
         put(page, printed)
-    draw(given.run or ROOT / RUN)
+    draw(args.run or ROOT / RUN)
 
 
 def dear(*words: str) -> str:
@@ -52,7 +52,7 @@ def dear(*words: str) -> str:
 
 
 def put(page: Path, printed: str) -> None:
-    """Replace the block that holds what quickstart printed."""
+    """Replace the block with the output of quickstart."""
     block = re.compile(r"```text\n(?:(?!```)[\s\S])*?report: runs/quickstart/report\.html\n```")
     text, count = block.subn(lambda _: f"```text\n{printed}```", page.read_text(encoding="utf-8"))
     if count != 1:

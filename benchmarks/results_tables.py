@@ -77,7 +77,7 @@ def tables() -> dict[str, str]:
 
 
 def page(text: str) -> str:
-    """The page with its tables made anew."""
+    """The page with its tables replaced."""
     return between(text, tables())
 
 

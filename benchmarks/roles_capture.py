@@ -1,7 +1,7 @@
 """Role discovery's pass over images: speed beside a plain encode_image loop, and peak memory as images grow.
 
-Speed is a ratio of two things measured in one run, alternating, medians of repeats. Memory is the peak of a fresh
-process that reads so many images, once with 2,000 and once with 20,000. Images are synthetic.
+Speed is a ratio of two things measured in one run, alternating, medians of repeats. Memory is the peak of a new
+process that reads 2,000 or 20,000 images. Images are synthetic.
 
     python benchmarks/roles_capture.py --clip local-dir:FOLDER --out capture.json
 """
@@ -95,25 +95,25 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs=2, default=[2000, 20000])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    clip = load_clip(given.clip, given.pretrained)
-    if given.memory_of:
-        print(peak_while_reading(clip, given.memory_of))
+    clip = load_clip(args.clip, args.pretrained)
+    if args.memory_of:
+        print(peak_while_reading(clip, args.memory_of))
         return
-    found = speed(clip, given.images, given.repeats)
+    found = speed(clip, args.images, args.repeats)
     print("| images/s plain | images/s captured | captured ÷ plain, median (range) |\n|---:|---:|---:|")
     spread = f"{found['ratio_median']:.2f} ({found['ratio_min']:.2f}-{found['ratio_max']:.2f})"
     print(f"| {found['plain_images_per_second']:.1f} | {found['captured_images_per_second']:.1f} | {spread} |\n")
-    memory_clip = given.memory_clip or given.clip
-    memory_weights = given.memory_pretrained if given.memory_clip else given.pretrained
-    peaks = {str(count): peak_megabytes(memory_clip, memory_weights, count) for count in given.sizes}
+    memory_clip = args.memory_clip or args.clip
+    memory_weights = args.memory_pretrained if args.memory_clip else args.pretrained
+    peaks = {str(count): peak_megabytes(memory_clip, memory_weights, count) for count in args.sizes}
     few, many = peaks.values()
     print("| images | peak memory, MB |\n|---:|---:|")
     print("\n".join(f"| {count} | {value:.0f} |" for count, value in peaks.items()))
     print(f"difference {100 * (many - few) / few:+.1f} %")
-    if given.out:
-        given.out.write_text(json.dumps({"clip": given.clip, "speed": found, "peak_megabytes": peaks}, indent=1) + "\n")
+    if args.out:
+        args.out.write_text(json.dumps({"clip": args.clip, "speed": found, "peak_megabytes": peaks}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

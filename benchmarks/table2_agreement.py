@@ -1,4 +1,4 @@
-"""Roles made from Table 2's own phrases, beside the roles that the paper's Table 2 gives: both rules, three centroids.
+"""Compare roles computed from the phrases of the paper's Table 2 with its printed roles: two rules, three centroids.
 
 python benchmarks/table2_agreement.py --pool published.txt --out table2.json
 """
@@ -58,11 +58,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pool", action="append", default=["photographs"], help="a pool to take clusters from")
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     encode = load_encoder()
     cases = {"prototypes": find_concepts(PHRASES, encode)}
-    for source in given.pool:
+    for source in args.pool:
         pool = load_pool(source)
         settings = ClusterSettings(centroids="clusters")
         cases[f"clusters of {pool.name}"] = find_concepts(pool.phrases, encode, settings)
@@ -79,8 +79,8 @@ def main() -> None:
         print(f"| | {' | '.join(names)} |\n|---|" + "---:|" * len(names))
         for name, row in zip(names, results["prototypes"][rule]["confusion"], strict=True):
             print(f"| {name} | {' | '.join(map(str, row))} |")
-    if given.out:
-        given.out.write_text(json.dumps(results, indent=1) + "\n")
+    if args.out:
+        args.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

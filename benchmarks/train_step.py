@@ -81,7 +81,7 @@ def batch_of(clip: FrozenClip, batch: int, classes: int) -> tuple[Tensor, Tensor
 
 
 def remembered(work: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same function, its results kept."""
+    """The same function, with cached results."""
     results: dict[str, Tensor] = {}
 
     def once(*arguments: Any, **named: Any) -> Tensor:
@@ -227,7 +227,7 @@ def take_step(optimizer: torch.optim.Optimizer, work: Pass) -> None:
 
 @torch.inference_mode()
 def measure_evaluation(clip: FrozenClip, classes: int, batch: int, repeats: int) -> dict[str, Any]:
-    """Images a second: ours with class features kept, and OpenCLIP's encode_image alone."""
+    """Images per second: ours with cached class features, and OpenCLIP's encode_image alone."""
     model = build(clip, class_names(classes))
     images, _ = batch_of(clip, batch, classes)
     seconds: dict[str, list[float]] = {"open_clip": [], "ours": []}
@@ -258,7 +258,7 @@ def peak_of_a_step(clip: FrozenClip, way: str, classes: int, batch: int) -> floa
     optimizer = torch.optim.AdamW(model.trainable().values(), lr=1e-5, weight_decay=5e-4)
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = status("VmRSS:")
     if way == "plain":
         take_step(optimizer, plain_pass(model, images, labels, names))

@@ -1,4 +1,4 @@
-"""What `train_step.py` found, as Markdown."""
+"""Format the results of `train_step.py` as Markdown."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Both are forked from one process that has everything loaded, and begin together, by turns in a new folder, resuming and
 overwriting. A round is right if at least one process ended well, whoever did not was refused in a sentence, and the
-folder then holds what one process alone leaves there. Exit code 1 on any other round.
+folder then has the content that one process alone writes. Exit code 1 on any other round.
 
     python benchmarks/two_writers.py --rounds 20 --out two-writers.json
 """
@@ -62,7 +62,7 @@ MODES: dict[str, dict[str, bool]] = {"new": {}, "resume": {"resume": True}, "ove
 
 @dataclass(frozen=True)
 class Kind:
-    """How a folder of one kind is filled, and what it then holds."""
+    """How a folder of one kind is filled, and its content afterwards."""
 
     fill: Callable[[Path, dict[str, bool]], object]
     state: Callable[[Path], str]
@@ -74,7 +74,7 @@ def digest(*parts: bytes) -> str:
 
 
 def without_costs(cell: Path) -> bytes:
-    """A cell without what is measured anew each time."""
+    """A cell without its measurements, which differ each time."""
     content = json.loads(cell.read_text())
     return json.dumps({name: content[name] for name in content.keys() - COSTS}, sort_keys=True).encode()
 
@@ -177,7 +177,7 @@ def one_round(kind: Kind, folder: Path, mode: str, alone: str) -> tuple[str, boo
     if FAILED in outcomes or outcomes == [REFUSED, REFUSED]:
         return "; ".join(said for _, _, said in found if said), False
     if (state := kind.state(folder)) != alone:
-        return f"the folder holds something else than one process leaves ({state[:12]})", False
+        return f"the folder differs from what one process writes ({state[:12]})", False
     if any("another process" in said for _, _, said in found):
         return "a refusal does not say by whom", False
     if any(int(match[1]) not in pids for match in named):
@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--kinds", nargs="+", default=["run", "grid", "paper", "index", "discovery", "cache"])
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)  # before the fork: a child of a process with threads may hang
     warnings.simplefilter("ignore")
     discovering.load_encoder = lambda name: letters_as_numbers  # type: ignore[assignment]
@@ -223,18 +223,18 @@ def main() -> None:
     print("kind      | rounds | one refused | of them by the lock | both right | wrong")
     with tempfile.TemporaryDirectory() as temporary:
         every = kinds(Path(temporary))
-        for name in given.kinds:
+        for name in args.kinds:
             (Path(temporary) / name).mkdir()
-            row = measure(name, every[name], Path(temporary) / name, given.rounds)
+            row = measure(name, every[name], Path(temporary) / name, args.rounds)
             found.append(row)
             counts = (row["one refused"], row["of them by the lock"], row["both right"], len(row["wrong"]))
             print(
-                f"{name:<9} | {given.rounds:>6} | {counts[0]:>11} | {counts[1]:>19} | {counts[2]:>10} | {counts[3]:>5}"
+                f"{name:<9} | {args.rounds:>6} | {counts[0]:>11} | {counts[1]:>19} | {counts[2]:>10} | {counts[3]:>5}"
             )
             for sentence in row["wrong"]:
                 print(f"  {sentence}")
-    if given.out:
-        given.out.write_text(json.dumps(found, indent=1) + "\n")
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
     if any(row["wrong"] for row in found):
         raise SystemExit(1)
 

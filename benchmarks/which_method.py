@@ -1,4 +1,4 @@
-"""The tables of docs/how-to/which-method.md, from the cells in results/.
+"""Write the tables of docs/how-to/which-method.md from the cells in results/.
 
 python benchmarks/which_method.py            # print them
 python benchmarks/which_method.py --write    # put them into the page
@@ -27,7 +27,7 @@ Records = dict[str, dict[str, Any]]
 def comparison(name: str) -> Comparison:
     """The comparison of a folder's cells."""
     paths = sorted((RESULTS / name / "cells").glob("*.json"))
-    return make_comparison([CellResult.model_validate_json(path.read_bytes()) for path in paths], {})
+    return make_comparison([CellResult.read(path) for path in paths], {})
 
 
 def read(name: str) -> Records:
@@ -108,7 +108,7 @@ def between(text: str, tables: Mapping[str, str]) -> str:
 
 
 def page(text: str) -> str:
-    """The page with its tables made anew."""
+    """The page with its tables replaced."""
     world, photographs, few = read("world"), read("photographs"), read("few-shot")
     return between(text, {"accuracy": accuracy_table(world, photographs, few), "cost": cost_table(world, few)})
 

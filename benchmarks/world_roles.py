@@ -39,34 +39,34 @@ def main() -> None:
     parser.add_argument("--first-layer", type=int)
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    clip = load_clip(given.clip, given.pretrained)
-    images, pool, encode = images_from(WORLD, given.images), pool_from(WORLD), load_encoder()
-    first = first_examined_layer(clip, given.first_layer)
+    clip = load_clip(args.clip, args.pretrained)
+    images, pool, encode = images_from(WORLD, args.images), pool_from(WORLD), load_encoder()
+    first = first_examined_layer(clip, args.first_layer)
     collected = collect_moments(clip, images, first_layer=first)
     few = torch.stack([clip.preprocess_eval(images.open(index)) for index in range(8)])
     error = float((contributions(clip, few).total() - clip.encode_image(few)).abs().max())
     print(f"terms sum to the embedding: largest error {error:.1e}\n")
-    task_images, tasks = tasks_from(WORLD, "{}", given.images)
+    task_images, tasks = tasks_from(WORLD, "{}", args.images)
     terms, read = collect_terms(clip, image_batches(task_images, clip.preprocess_eval, size=64))
     tasks = [task.only(read) for task in tasks]
     results = []
-    for phrases in given.phrases:
+    for phrases in args.phrases:
         for rule in RULES:
-            settings = DiscoverySettings(rule=rule, phrases=phrases, first_layer=given.first_layer)
+            settings = DiscoverySettings(rule=rule, phrases=phrases, first_layer=args.first_layer)
             found = discover(clip, collected, pool, encode, settings)
             counts = Counter(head.concept for head in found.roles.heads if head.role is Role.CORE)
             print(f"## {phrases} phrases a head, {rule} rule\n\n```\n{role_grid(found.roles)}\n```\n")
             print("core heads: " + ", ".join(f"{name} {counts[name]}" for name in CORE_ATTRIBUTES) + "\n")
             variations = stability(clip, collected, found, settings)
             print("\n".join(f"- {v.what}: {100 * v.same_role:.0f} % keep their role" for v in variations) + "\n")
-            ablation = measure(clip, found.roles, terms, tasks, draws=given.draws)
+            ablation = measure(clip, found.roles, terms, tasks, draws=args.draws)
             print(ablation_markdown(ablation) + "\n", flush=True)
             facts = {"phrases": phrases, "rule": rule, "core_heads": counts, "error": error}
             results.append({**facts, "ablation": asdict(ablation), "stability": [asdict(v) for v in variations]})
-    if given.out:
-        given.out.write_text(json.dumps(results, indent=1) + "\n")
+    if args.out:
+        args.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

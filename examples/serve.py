@@ -1,4 +1,4 @@
-"""An adapter behind HTTP: POST a photo, get its classes. `pip install fastapi uvicorn python-multipart`, then
+"""Serve an adapter over HTTP: POST a photo, get its classes. `pip install fastapi uvicorn python-multipart`, then
 
 DEAR_RUN=runs/mine uvicorn serve:app --app-dir examples
 curl -F photo=@photo.jpg http://127.0.0.1:8000/predict
@@ -14,14 +14,14 @@ LARGEST = 20_000_000  # bytes of a photo
 
 @cache
 def model() -> dear.Model:
-    """The adapter, loaded when it is first asked; threads may share it."""
+    """The adapter, loaded on first use and shared by all threads."""
     return dear.load(os.environ["DEAR_RUN"])
 
 
 def answer(photo: bytes, top_k: int = 3) -> dict:
-    """What a photo shows, as plain values; what is no photo raises a `DearError` of one sentence."""
+    """The classes of a photo as plain values; raises a `DearError` if the bytes are not a photo."""
     if len(photo) > LARGEST:
-        raise dear.errors.ImageError(f"The photo has {len(photo):,} bytes, more than the {LARGEST:,} that are taken.")
+        raise dear.errors.ImageError(f"The photo has {len(photo):,} bytes, more than the limit of {LARGEST:,}.")
     (found,) = model().predict(photo, top_k=top_k, workers=1)
     return {"label": found.label, "classes": [{"name": name, "probability": p} for name, p in found.top]}
 

@@ -1,6 +1,7 @@
 """The house has floors: imports go down or stay level, packages form no cycle, no import hides in a function."""
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -208,3 +209,11 @@ def test_the_check_sees_cycles():
     assert upward([*there, *back]) == []
     assert cycles(there) == []
     assert cycles([*there, *back]) == [("roles", "world")]
+
+
+def test_the_architecture_page_lists_these_floors():
+    text = (Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    listed: dict[int, set[str]] = {}
+    for number, rooms in re.findall(r"^\| (\d+) \| (`[^|]+`) \|", text, re.MULTILINE):
+        listed.setdefault(int(number), set()).update(re.findall(r"`(\w+)`", rooms))
+    assert listed == {number: set(rooms) - {"__main__"} for number, rooms in enumerate(FLOORS, start=1)}
