@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dear.workflows.index import index_images
     from dear.workflows.listings import describe_method, list_settings
     from dear.workflows.paper import run_paper
+    from dear.workflows.predict import predict
     from dear.workflows.quickstart import quickstart
     from dear.workflows.report import report
     from dear.workflows.roles import ablate_roles, compare_roles, show_roles
@@ -85,6 +86,7 @@ _HOMES = {
     "load": "dear.model.load",
     "load_clip": "dear.backbone.load",
     "open_dataset": "dear.data.open",
+    "predict": "dear.workflows.predict",
     "pretrain_world": "dear.workflows.world",
     "preview_world": "dear.workflows.world",
     "quickstart": "dear.workflows.quickstart",
@@ -139,6 +141,7 @@ __all__ = [
     "load",
     "load_clip",
     "open_dataset",
+    "predict",
     "pretrain_world",
     "preview_world",
     "quickstart",

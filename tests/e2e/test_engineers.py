@@ -117,7 +117,7 @@ def test_labels_as_a_table_and_in_folders(dear_, place, tmp_path):
         assert "exists already" in err
     assert dear_(*words, "--sort-into", tmp_path / "links", "--link")[0] == 1
     assert all(path.is_symlink() and path.exists() for path in (tmp_path / "links").glob("*/*"))
-    assert "say which with --sort-into" in dear_(*words, "--link")[2]
+    assert "name one with --sort-into" in dear_(*words, "--link")[2]
 
 
 def test_class_names_become_safe_folders():

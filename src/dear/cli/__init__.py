@@ -28,12 +28,11 @@ from dear.cli import (
     train,
     world,
 )
-from dear.cli.aliases import with_new_names
 from dear.cli.commands import add_command
 from dear.cli.console import Group, say, speaking
-from dear.cli.plugins import extensible
 from dear.cli.usage import UsageError, in_words
 from dear.errors import ConfigError, DearError, DearWarning
+from dear.options.commands import Evaluate, Explain, Predict, Report
 from dear.options.parts import Compare, Paper, Quickstart, Train
 from dear.options.tools import Doctor
 
@@ -47,7 +46,7 @@ class _Verbs(Group):
             if equals and not value.strip():
                 what = name if name.startswith("-") else "An argument"
                 raise ConfigError(f"{what} is empty: give a value, or leave it out.")
-        return super().parse_args(ctx, with_new_names(self, args))
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -74,14 +73,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 add_command(app, train.train, Train, config=True, plugins=True)
-app.command("eval")(extensible(evaluate.evaluate))
-app.command("predict")(extensible(predict.predict))
-app.command("explain")(extensible(explain.explain))
-app.command("report")(extensible(report.report))
-add_command(app, doctor.doctor, Doctor)
+add_command(app, evaluate.evaluate, Evaluate, "eval", plugins=True)
+add_command(app, predict.predict, Predict, plugins=True)
+add_command(app, explain.explain, Explain, plugins=True)
+add_command(app, report.report, Report, plugins=True)
 add_command(app, quickstart.quickstart, Quickstart)
 add_command(app, compare.compare, Compare, config=True, plugins=True)
 add_command(app, paper.paper, Paper, config=True, plugins=True)
+add_command(app, doctor.doctor, Doctor)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(data.list_app, name="ls")

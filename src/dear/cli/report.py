@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from dear.cli import options as ask
-from dear.cli.console import columns, printable, say
+from dear.cli.console import columns, printable
+from dear.options.commands import Report as ReportOptions
 
 if TYPE_CHECKING:
     from dear.workflows.report import Report
 
 
-def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
-    data: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Where the run's data set is now, if it was moved.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="HTML file to write; by default RUN/report.html.")
-    ] = None,
-    data_root: ask.DataRoot = None,
-    workers: ask.Workers = 2,
-    device: ask.Device = None,
-    threads: ask.Threads = None,
-) -> None:
+def report(options: ReportOptions) -> None:
     """Test a run and write a page about it: how good it is, what it corrects and confuses; details for experts."""
-    from dear.engine.run_folder import read_run
     from dear.workflows.report import write_report
 
-    read_run(run)
-    ask.use_threads(threads)
-    say("testing …")
-    print_report(write_report(run, data, out=out, data_root=data_root, workers=workers, device=device))
+    written = write_report(
+        options.run,
+        options.data,
+        out=options.out,
+        data_root=options.data_root,
+        workers=options.workers,
+        device=options.device,
+        threads=options.threads,
+    )
+    print_report(written)
 
 
 def print_report(written: Report) -> None:

@@ -88,7 +88,7 @@ def predict(
     top_k: int = 5,
     batch_size: int = 32,
     workers: int = 2,
-    progress: bool | Callable[[int, int], None] | None = None,
+    progress: bool | Callable[[str, int, int], None] | None = None,
     on_error: OnError = "raise",
 ) -> list[Prediction]:
     """Classify images among the model's classes, or among any others.

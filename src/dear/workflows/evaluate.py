@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dear.config import whole_number
 from dear.data.dataset import Dataset, Item
 from dear.data.descriptions import with_descriptions
 from dear.data.open import opened
@@ -20,11 +20,15 @@ from dear.errors import ConfigError
 from dear.evaluation.duplicates import duplicates_sentence, near_duplicates
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.test_data import TestData, data_of_run
+from dear.evaluation.verdict import balance_sentence, mean_per_class, sentence
 from dear.model.load import load
 from dear.model.model import Model
+from dear.options.commands import Evaluate
+from dear.options.reading import check_values
 from dear.progress.display import watched
 from dear.progress.stages import counting
 from dear.storage.files import as_folder
+from dear.workflows.machine import using_threads
 
 
 def evaluate(
@@ -39,7 +43,8 @@ def evaluate(
     workers: int = 2,
     batch_size: int = 250,
     device: str | None = None,
-    progress: bool | Callable[[int, int], None] | None = None,
+    threads: int | None = None,
+    progress: bool | Callable[[str, int, int], None] | None = None,
 ) -> Evaluation:
     """Score a run on test images, by every readout of its method and beside plain CLIP.
 
@@ -57,10 +62,10 @@ def evaluate(
         workers: number of image-loading threads.
         batch_size: images per forward pass.
         device: "cpu", "cuda"; by default a GPU if there is one.
-        progress: True for a bar on stderr, or a function of the number of images done and the number of all.
+        threads: threads to compute with on a CPU; by default all.
+        progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
     """
-    whole_number("batch_size", batch_size, least=1)
-    whole_number("workers", workers)
+    check_values(Evaluate, batch_size=batch_size, workers=workers, device=device, threads=threads)
     if isinstance(run, Model):
         if data is None:
             raise ConfigError("A loaded model does not record its data set: name the data set to test on.")
@@ -73,7 +78,7 @@ def evaluate(
         model = load(folder, device=local_device(device))
     dataset = with_descriptions(tested.dataset, descriptions)
     features: dict[int, Tensor] = {}
-    with watched(counting(progress, TESTING)):
+    with using_threads(threads), watched(counting(progress, TESTING)):
         found = evaluate_items(
             model.for_classes(dataset.classes(tested.class_names(half))),
             dataset,
@@ -85,11 +90,12 @@ def evaluate(
             beside_plain=True,
             features=features,
         )
-    return _with_warnings(replace(found, new=tested.newness(half)), model, dataset, items, features, tested, workers)
+        return _with_warnings(found, half, model, dataset, items, features, tested, workers)
 
 
 def _with_warnings(
     found: Evaluation,
+    half: Half,
     model: Model,
     dataset: Dataset,
     items: Sequence[Item],
@@ -97,7 +103,43 @@ def _with_warnings(
     tested: TestData,
     workers: int,
 ) -> Evaluation:
-    """The same, with a sentence if test photos are nearly training photos."""
+    """The same, with the classes that are new, and a sentence if test photos are nearly training photos."""
+    found = replace(found, new=tested.newness(half))
     same = near_duplicates(model, dataset, items, features, tested.trained_here(), workers=workers)
     right = found.picks == torch.tensor([item.label for item in items])
     return replace(found, warnings=(duplicates_sentence(same, right),)) if same else found
+
+
+def verdict_sentences(found: Evaluation) -> list[str]:
+    """What came out, in a sentence, and a second one if the classes are unbalanced."""
+    judged = found.verdict()
+    return [text for text in (sentence(judged), balance_sentence(judged)) if text]
+
+
+def score_rows(found: Evaluation, *, everything: bool = False) -> list[tuple[str, ...]]:
+    """Plain CLIP and the method by its default readout, or by all; beside it the mean per class if they differ much."""
+    scores, plain = found.scores, found.plain
+    assert plain is not None
+    unbalanced = found.verdict().balance is not None
+    half = "" if scores.half == "all" else f", {scores.half}"
+    head = [f"{scores.data}{half}: {scores.images:,} images, {len(scores.per_class)} classes", "correct"]
+    rows = [(*head, "mean per class") if unbalanced else tuple(head)]
+    named = [("plain CLIP", plain, next(iter(plain.accuracy)))]
+    for readout in scores.accuracy:
+        if everything or readout == found.readout:
+            label = found.method if readout == found.readout else f"{found.method}, {readout}"
+            named.append((label, scores, readout))
+    for label, one, readout in named:
+        numbers = [one.accuracy[readout], *([mean_per_class(one, readout)] if unbalanced else [])]
+        rows.append((label, *(f"{number:6.2f} %" for number in numbers)))
+    return rows
+
+
+def scores_as_dict(found: Evaluation) -> dict[str, Any]:
+    """The scores of each class by every readout, plain CLIP's, and the verdict, as plain values."""
+    assert found.plain is not None
+    return {
+        "adapted": found.scores.model_dump(mode="json"),
+        "plain": found.plain.model_dump(mode="json"),
+        "verdict": found.verdict().as_dict(),
+    }

@@ -10,9 +10,12 @@ from dear.engine.run_folder import read_metrics, read_run
 from dear.evaluation.test_data import data_of_run
 from dear.model.load import load
 from dear.model.model import Model
+from dear.options.commands import Report as ReportOptions
+from dear.options.reading import check_values
 from dear.reports.run_data import evaluate_halves, run_page, score_rows, verdict_sentences
 from dear.reports.run_page import run_html
 from dear.storage.files import as_folder, write_result
+from dear.workflows.machine import using_threads
 
 PAGE = "report.html"
 
@@ -33,6 +36,7 @@ def report(
     data_root: str | Path | None = None,
     workers: int = 2,
     device: str | None = None,
+    threads: int | None = None,
 ) -> Path:
     """Test a run and write a page about it; returns the page's path.
 
@@ -40,11 +44,12 @@ def report(
         run: folder of a run.
         data: where the run's data set is now, if it was moved.
         out: HTML file to write; by default RUN/report.html.
-        data_root: folder that holds the paper's data sets.
+        data_root: folder that contains the paper's data sets.
         workers: number of image-loading threads.
         device: "cpu", "cuda"; by default a GPU if there is one.
+        threads: threads to compute with on a CPU; by default all.
     """
-    return write_report(run, data, out=out, data_root=data_root, workers=workers, device=device).path
+    return write_report(run, data, out=out, data_root=data_root, workers=workers, device=device, threads=threads).path
 
 
 def write_report(
@@ -56,14 +61,17 @@ def write_report(
     data_root: str | Path | None = None,
     workers: int = 2,
     device: str | None = None,
+    threads: int | None = None,
 ) -> Report:
     """As `report`, with the scores; `model` is the run's own, if it is loaded already."""
+    check_values(ReportOptions, workers=workers, device=device, threads=threads)
     folder = as_folder(run)
     description = read_run(folder)["description"]
     tested = data_of_run(folder, data, data_root)
-    model = model or load(folder, device=local_device(device))
-    halves = evaluate_halves(model, tested, workers=workers)
-    metrics = read_metrics(folder)
     page = Path(out) if out is not None else folder / PAGE
-    write_result(page, run_html(run_page(model, tested, description, metrics, halves, workers=workers)))
+    with using_threads(threads):
+        model = model or load(folder, device=local_device(device))
+        halves = evaluate_halves(model, tested, workers=workers)
+        metrics = read_metrics(folder)
+        write_result(page, run_html(run_page(model, tested, description, metrics, halves, workers=workers)))
     return Report(page, score_rows(halves, model, everything=False), verdict_sentences(halves))

@@ -13,7 +13,6 @@ import typer.main
 from commands import LEAVES
 from dear import cli, entry
 from dear.cli import app
-from dear.cli.aliases import RENAMED
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -57,7 +56,7 @@ def test_one_word_has_one_meaning():
                 named.setdefault(name, set()).add(one.metavar or "")
     assert named["--classes"] == {"NAME,NAME"}
     assert named["--half"] == {"all|base|novel"}
-    assert not named.keys() & set(RENAMED)
+    assert not named.keys() & {"--batch", "--root", "--most-images", "--top", "--count", "--attribute", "--strategy"}
     assert {"--batch-size", "--top-k", "-k", "--max-images", "--data-root", "--threads"} <= named.keys()
 
 
@@ -69,8 +68,9 @@ DISCOVER = ["roles", "discover", "--clip", "world", "--images", "no", "--out", "
     ("words", "old", "new"),
     [
         (["train", "nowhere", "--out", "run", "--batch", "4"], "--batch", "--batch-size"),
-        (["train", "nowhere", "--out", "run", "--classes", "base"], "--classes", "--half"),
-        (["eval", "run", "--classes=novel"], "--classes", "--half"),
+        (["eval", "run", "--batch=4"], "--batch", "--batch-size"),
+        (["search", "find", "index", "a star", "--attribute", "color"], "--attribute", "--by"),
+        (["explain", "run", "image.png", "--strategy", "fusion"], "--strategy", "--readout"),
         (["predict", "run", "image.png", "--top", "2"], "--top", "--top-k"),
         (["data", "list", "nowhere", "--root", "."], "--root", "--data-root"),
         ([*DISCOVER, "--most-images", "9"], "--most-images", "--max-images"),

@@ -53,6 +53,7 @@ PUBLIC = [
     "load",
     "load_clip",
     "open_dataset",
+    "predict",
     "pretrain_world",
     "preview_world",
     "register",
