@@ -268,9 +268,9 @@ def ranked_by_one_image(monkeypatch):
     """Classes are ranked by the first image of the batch alone."""
     from dear.methods.skiptuning import SkipTuning
 
-    right = SkipTuning.kept
+    right = SkipTuning.selected
     monkeypatch.setattr(
-        SkipTuning, "kept", lambda self, feature, text, labels: right(self, feature[:1], text, labels[:1])
+        SkipTuning, "selected", lambda self, feature, text, labels: right(self, feature[:1], text, labels[:1])
     )
 
 

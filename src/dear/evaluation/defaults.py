@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dear.data.catalog import declarations
+from dear.data.families import BROAD_WORLD, IMAGENETS, WORLD
 from dear.engine.workspace import clip_for
 from dear.world.datasets import dataset_names
 
-WORLD, BROAD_WORLD, BROAD_PHOTOGRAPHS = "world", "world-broad", "imagenet"
+BROAD_PHOTOGRAPHS = IMAGENETS[0]
 
 
 def backbone_for(data: Sequence[str], clip: str | None, pretrained: str | None) -> tuple[str, str | None]:

@@ -1,4 +1,4 @@
-"""Where a method comes from and what it costs, for people who choose one."""
+"""Origin, cost and requirements of a method."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class About:
     """Authors, title, venue, as in "Zhou et al., Learning to Prompt …, IJCV 2022"."""
     year: int
     touches: str
-    """What of CLIP it acts on, in a few words: "words of the prompt", "both towers, layers 1–9"."""
+    """The part of CLIP that it changes: "words of the prompt", "both towers, layers 1–9"."""
     parameters: int | None
-    """Trainable numbers on ViT-B/16 with the default config; None if they depend on the classes or the draw."""
+    """Trained parameters on ViT-B/16 with the default config; None if they depend on classes or images."""
     needs: str = "nothing"
-    """What it needs besides photos: "a role map", "a teacher, unlabelled photos"."""
+    """Requirements besides photos: "a role map", "a teacher, unlabelled photos"."""
     code: str = ""
     """The published code: owner/name and commit."""
     licence: str = ""
     """Its licence, "none stated" if there is none."""
     trained: str = ""
-    """What `parameters` counts if that is None: "one context per class"."""
+    """Description of the trained parameters if `parameters` is None: "one context per class"."""

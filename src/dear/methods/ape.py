@@ -1,4 +1,4 @@
-"""APE: a cache on the channels that tell classes apart, its images weighted by how badly the text explains them.
+"""APE: a cache on the channels that separate classes best; images that the text explains badly weigh more.
 
 Shapes: N cached images, C classes, E channels of the joint embedding, k of them chosen, B images.
 """
@@ -15,7 +15,7 @@ from dear.methods.api import About, ClassList, ConfigError, FrozenClip, Recipe, 
 from dear.methods.parts.caches import SMALLEST, CacheConfig, CacheMethod, Scale, Steps
 
 PUBLISHED_WIDTH = 1024
-"""Channels of the backbone that the numbers of channels were published for."""
+"""Number of channels of the backbone in the paper."""
 PUBLISHED = {
     "imagenet": (500, (0.7, 0.3), 2.0, (7.0, 7.0, 0.5)),
     "caltech101": (800, (0.5, 0.5), 1.0, (7.0, 7.0, 1.0)),
@@ -29,22 +29,22 @@ PUBLISHED = {
     "eurosat": (700, (0.9, 0.1), 1.0, (30.0, 5.0, 1.5)),
     "ucf101": (700, (0.3, 0.7), 2.0, (10.0, 7.0, 1.5)),
 }
-"""Channels of 1024, weights of the criterion, initial α, how far β, α and γ are searched, by data set."""
+"""By data set: channels of 1024, weights of the criterion, initial α, upper ends of the searches for β, α and γ."""
 TINY = 1e-6
 
 
 class ChannelConfig(CacheConfig):
-    """How channels are chosen."""
+    """Settings that choose channels."""
 
     channels: int | None = Field(default=None, ge=1)
-    """Number of channels that are used; by default a share of all."""
+    """Number of channels that are used; default: `share` of all."""
     share: float = Field(default=0.5, gt=0, le=1)
-    """That share."""
+    """Share of the channels that are used if `channels` is not set."""
     init_alpha: float = Field(default=2.0, ge=0)
-    """Weight of the cache in training, and in the end if nothing is chosen."""
+    """Weight of the cache in training, and afterwards if it is not searched for."""
 
     def count(self, width: int) -> int:
-        """Number of channels of so many; more than there are is refused."""
+        """Number of channels that are used of `width`; raises a ConfigError if there are not enough."""
         wanted = self.channels or max(1, int(self.share * width))
         if wanted > width:
             raise ConfigError(f"channels is {wanted}, but this backbone has {width} channels: choose at most {width}.")
@@ -55,18 +55,19 @@ class APEConfig(ChannelConfig):
     """Config of APE."""
 
     w: tuple[float, float] = Field(default=(0.7, 0.3), strict=False)
-    """Weights of a channel's similarity between classes, which counts against it, and of its variance over classes."""
+    """Weights of a channel's two criteria: similarity between classes (small is good), variance over classes."""
     init_gamma: float = Field(default=0.1, ge=0)
-    """How much badly explained images weigh more, if nothing is chosen."""
+    """Weight of badly explained images, if it is not searched for."""
     search_scale: tuple[Scale, Scale, Scale] = Field(default=(7.0, 7.0, 0.5), strict=False)
     """Upper ends of the searches for β, α and γ."""
     search_steps: tuple[Steps, Steps, Steps] = Field(default=(200, 20, 5), strict=False)
-    """Number of values of β, α and γ that are tried."""
+    """Number of values of β, α and γ to try."""
 
 
 def similarity(weights_CE: Tensor, keys_NE: Tensor | None = None, labels_N: Tensor | None = None) -> Tensor:
-    """Per channel, the mean product over all pairs of features of different classes (E,): of text features alone, or
-    of those together with keys. By class sums, in O(N·E).
+    """Mean product per channel (E,) over all pairs of features of different classes, by class sums in O(N·E).
+
+    Features are the text features, and the keys if there are any.
     """
     sums_CE, counts_C = weights_CE, weights_CE.new_ones(weights_CE.shape[0])
     if keys_NE is not None and labels_N is not None:
@@ -77,13 +78,13 @@ def similarity(weights_CE: Tensor, keys_NE: Tensor | None = None, labels_N: Tens
 
 
 def best_channels(weights_CE: Tensor, similarity_E: Tensor, w: tuple[float, float], count: int) -> Tensor:
-    """The channels of the largest criterion, best first (k,)."""
+    """The channels with the largest criterion, best first (k,)."""
     variance_E = weights_CE.var(0) if weights_CE.shape[0] > 1 else torch.zeros_like(similarity_E)
     return (-w[0] * similarity_E + w[1] * variance_E).topk(count).indices
 
 
 class APE(CacheMethod[APEConfig]):
-    """Tip-Adapter's cache on chosen channels, with weighted images; nothing is trained."""
+    """Tip-Adapter's cache on selected channels, with weighted images; nothing is trained."""
 
     name = "ape"
     recipe = Recipe(epochs=0, crop=(0.5, 1.0))
@@ -121,7 +122,7 @@ class APE(CacheMethod[APEConfig]):
 
     @torch.no_grad()
     def remember(self, clip: FrozenClip, keys_NE: Tensor, labels_N: Tensor, classes: ClassList) -> None:
-        """Choose channels, and say how badly the text explains each cached image."""
+        """Choose channels, and compute how badly the text explains each cached image."""
         super().remember(clip, keys_NE, labels_N, classes)
         weights_CE = self.classes(clip, classes).weights
         similarity_E = similarity(weights_CE, keys_NE, labels_N)
@@ -131,7 +132,7 @@ class APE(CacheMethod[APEConfig]):
         self.channels.data, self.d.data = chosen, torch.log2((1 + TINY) / (own_N + TINY))
 
     def check_shapes(self) -> None:
-        """Refuse channels that do not exist, or another number of images."""
+        """Check the channel numbers and the number of images."""
         super().check_shapes()
         _check_channels(self.channels, self.keys)
         if self.d.shape != self.labels.shape:

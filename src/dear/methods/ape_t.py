@@ -1,5 +1,6 @@
-"""APE-T: a learned residual per class on chosen channels, added to its text feature and to its keys, and a learned
-weight per cached image.
+"""APE-T: a learned residual per class on selected channels, and a learned weight per cached image.
+
+The residual is added to the text feature of the class and to its keys.
 
 Shapes: N cached images, C classes, E channels of the joint embedding, k of them chosen, B images.
 """
@@ -29,18 +30,18 @@ TRAINING: dict[str, tuple[int, float, float, int]] = {
     "eurosat": (900, 1e-3, 1e-3, 200),
     "ucf101": (800, 1e-3, 2e-3, 30),
 }
-"""Channels of 1024, learning rate, eps of AdamW and epochs, by data set."""
+"""By data set: channels of 1024, learning rate, eps of AdamW, epochs."""
 
 
 class APETConfig(ChannelConfig):
     """Config of APE-T."""
 
     w: tuple[float, float] = Field(default=(0.2, 0.8), strict=False)
-    """Weights of a channel's similarity between classes, which counts against it, and of its variance over classes."""
+    """Weights of a channel's two criteria: similarity between classes (small is good), variance over classes."""
     search_scale: tuple[Scale, Scale] = Field(default=(7.0, 7.0), strict=False)
     """Upper ends of the searches for β and α."""
     search_steps: tuple[Steps, Steps] = Field(default=(200, 20), strict=False)
-    """Number of values of β and α that are tried."""
+    """Number of values of β and α to try."""
 
 
 class APET(CacheMethod[APETConfig]):
@@ -96,7 +97,7 @@ class APET(CacheMethod[APETConfig]):
 
     @torch.no_grad()
     def remember(self, clip: FrozenClip, keys_NE: Tensor, labels_N: Tensor, classes: ClassList) -> None:
-        """Choose channels by the text alone; start from no residual and equal weights."""
+        """Choose channels by the text only; start with zero residuals and equal weights."""
         super().remember(clip, keys_NE, labels_N, classes)
         weights_CE, count = self.classes(clip, classes).weights, self.config.count(keys_NE.shape[1])
         self.channels.data = best_channels(weights_CE, similarity(weights_CE), self.config.w, count)
@@ -104,7 +105,7 @@ class APET(CacheMethod[APETConfig]):
         self.value_weights.data = keys_NE.new_ones(keys_NE.shape[0], 1)
 
     def check_shapes(self) -> None:
-        """Refuse channels that do not exist, or other numbers of classes and images."""
+        """Check the channel numbers and the numbers of classes and images."""
         super().check_shapes()
         _check_channels(self.channels, self.keys)
         if self.res.shape != (self.per_class.shape[0], self.channels.shape[0]):
@@ -113,7 +114,7 @@ class APET(CacheMethod[APETConfig]):
             raise ValueError("value_weights and labels do not fit together")
 
     def moved(self, feature_BE: Tensor) -> Tensor:
-        """What the residuals add to the cosines, the same for a class's text and its keys; 0 for other classes."""
+        """Contribution of the residuals to the cosines, the same for text and keys of a class; 0 for other classes."""
         own_CB = self.res @ feature_BE[:, self.channels].T
         return torch.cat([own_CB, own_CB.new_zeros(1, own_CB.shape[1])])
 

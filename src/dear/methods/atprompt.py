@@ -1,4 +1,4 @@
-"""ATPrompt: attribute words, each with learned words of its own, before the learned words of CoOp or MaPLe.
+"""ATPrompt: attribute words, each with its own learned words, before the learned words of CoOp or MaPLe.
 
 Shapes: M learned words, A before each attribute, C classes, Dv width of the image tower, B images, E joint embedding.
 """
@@ -29,7 +29,7 @@ from dear.methods.parts.tokens import (
 )
 
 MOST = 3
-"""Attributes that a prompt can name."""
+"""Maximum number of attributes in a prompt."""
 GENERAL = "color, shape"
 ATTRIBUTES = {
     "caltech101": "shape, size",
@@ -44,11 +44,11 @@ ATTRIBUTES = {
     "ucf101": "precision",
     **dict.fromkeys(IMAGENETS, GENERAL),
 }
-"""What was found for each data set; ImageNet's is also for others."""
+"""Published attributes by data set; those of ImageNet are used for unknown data sets."""
 
 
 def listed(words: str) -> list[str]:
-    """Words between commas."""
+    """Split words at commas."""
     return [word.strip() for word in words.split(",") if word.strip()]
 
 
@@ -58,16 +58,16 @@ class ATPromptConfig(Settings):
     base: Literal["coop", "maple"] = "coop"
     """The method that it builds on."""
     attributes: str = ""
-    """At most three words, with commas between them, for all classes; "" for those published for a data set."""
+    """At most three words, separated by commas, for all classes; "" for the published ones of the data set."""
     context: int = Field(default=2, ge=1, le=64)
     """Number of learned words before the class name; on MaPLe also of learned image rows."""
     attribute_context: int | None = Field(default=None, ge=1, le=64)
-    """Number of learned words before each attribute; None: as many as before the class name."""
+    """Number of learned words before each attribute; None: the same as before the class name."""
     depth: int = Field(default=9, ge=1)
     """On MaPLe: number of layers, from the first on, that get learned rows of their own."""
     whole_words: bool = False
-    """Keep attributes of several tokens whole, and put MaPLe's later rows where the first ones are, however many stand
-    before each attribute; the published code counts one token per attribute.
+    """Treat attributes of several tokens as a whole, and put MaPLe's later rows at the position of the first ones. The
+    published code counts one token per attribute.
     """
 
     @field_validator("attributes")
@@ -88,9 +88,9 @@ class FrozenPrompts(NamedTuple):
 
     rows: Rows
     places: tuple[int, ...]
-    """Of the learned words of each attribute, then of those before the name."""
+    """Positions of the learned words of each attribute, then of those before the name."""
     deep: int
-    """Of those that later layers get."""
+    """Position of the learned words of later layers."""
 
 
 class ATPrompt(Method[ATPromptConfig]):
@@ -140,7 +140,7 @@ class ATPrompt(Method[ATPromptConfig]):
         self.deep_to_vision = nn.ModuleList(copy.deepcopy(start) for _ in later)
 
     def attributes(self, classes: ClassList) -> list[str]:
-        """The attributes of some classes: those of their own data set, even if others were trained with."""
+        """The attributes of a class list: those of its own data set, even if training used others."""
         return listed(self.config.attributes or ATTRIBUTES.get(classes.dataset or "", GENERAL))
 
     def template(self, classes: ClassList) -> str:

@@ -20,7 +20,7 @@ from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import random_linear
 
 RATIOS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-"""Shares of the adapted feature that are tried if one is chosen."""
+"""Ratios to try if the ratio is chosen."""
 
 
 class ClipAdapterConfig(Settings):
@@ -29,9 +29,9 @@ class ClipAdapterConfig(Settings):
     ratio: float = Field(default=0.2, ge=0, le=1)
     """Share of the adapted feature."""
     reduction: int = Field(default=4, ge=1)
-    """How much narrower than the feature the hidden layer is."""
+    """Width of the feature divided by the width of the hidden layer."""
     choose_ratio: bool = False
-    """Choose the ratio anew after training, on held-out images."""
+    """Choose the ratio after training, on held-out images."""
 
 
 class ClipAdapter(Method[ClipAdapterConfig]):
@@ -69,7 +69,7 @@ class ClipAdapter(Method[ClipAdapterConfig]):
         return text_weights(clip, classes)
 
     def adapted(self, feature_BE: Tensor) -> Tensor:
-        """What the two layers make of image features."""
+        """Apply the two layers to image features."""
         adapted_BE: Tensor = self.up(self.down(feature_BE).relu()).relu()
         return adapted_BE
 
@@ -83,7 +83,7 @@ class ClipAdapter(Method[ClipAdapterConfig]):
 
     @torch.no_grad()
     def finish(self, clip: FrozenClip, draw: Draw, held: Draw | None) -> None:
-        """Choose the ratio, if that was asked for; it stays if none is better."""
+        """Choose the ratio if `choose_ratio` is set; unchanged if none is better."""
         if held is None or not self.config.choose_ratio:
             return
         text, best, most = self.classes(clip, held.classes), self.config.ratio, -1

@@ -27,28 +27,28 @@ class ClipLoraConfig(Settings):
     """Config of CLIP-LoRA."""
 
     encoder: Literal["both", "vision", "text"] = "both"
-    """Which towers get low-rank terms."""
+    """Towers with low-rank terms."""
     position: Position = "all"
-    """Which layers of them: all, a third (bottom, mid, up), a half, or the last three."""
+    """Layers with low-rank terms: all, a third (bottom, mid, up), a half, or the last three."""
     matrices: str = Field(default="qkv", pattern=r"^[qkvo]+$")
-    """Which matrices of their attention, of q, k, v and o."""
+    """Attention matrices with low-rank terms, of q, k, v and o."""
     rank: int = Field(default=2, ge=1)
     """Rank of the terms."""
     alpha: float = Field(default=1.0, gt=0)
     """Terms are multiplied by alpha / √rank."""
     dropout: float = Field(default=0.25, ge=0, lt=1)
-    """Share of the terms' inputs that is dropped while training."""
+    """Dropout rate of the terms' inputs in training."""
     template: str = DEFAULT_TEMPLATE
-    """Prompt of every class; "" for the data set's own."""
+    """Template of the prompts; "" for the data set's own."""
 
     @property
     def scale(self) -> float:
-        """What terms are multiplied by."""
+        """Factor of the terms."""
         return self.alpha / math.sqrt(self.rank)
 
 
 def blocks(position: Position, depth: int) -> list[int]:
-    """The layers that a position means in a tower, counted from 0, at least one."""
+    """Layers of a tower at a position, counted from 0, at least one."""
     first, last = {
         "all": (0, depth),
         "bottom": (0, depth // 3),
@@ -105,7 +105,7 @@ class ClipLora(Method[ClipLoraConfig]):
     def _adapted(
         self, layers: Sequence[Layer], terms: nn.ModuleDict, tower: str, batch: Batch | None, read: Tensor | None = None
     ) -> list[Layer]:
-        """A tower's layers with the terms on them; `read` is the row that a sequence is read at, if not the first."""
+        """A tower's layers with low-rank terms; `read` is the output row of each sequence, if not the first."""
         found, probability = list(layers), self.config.dropout
         for block, of_block in terms.items():
             drop = Dropout(batch, probability, f"{tower}.{block}", read) if batch and probability else None
@@ -115,7 +115,7 @@ class ClipLora(Method[ClipLoraConfig]):
         return found
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> Rows | Tensor:
-        """Rows before the first changed layer; class features, if the text tower is not changed."""
+        """Rows before the first changed layer, or class features if the text tower is unchanged."""
         template = self.config.template or classes.template
         tokens = tokens_of(clip, classes, template)
         if not len(self.text_lora):
@@ -124,7 +124,7 @@ class ClipLora(Method[ClipLoraConfig]):
         return clip.text.run(rows, 1, min(map(int, self.text_lora)))
 
     def text(self, clip: FrozenClip, frozen: Rows | Tensor, batch: Batch | None = None) -> Tensor:
-        """Class features of unit length (C, E); masks differ between classes, so with them nothing is shared."""
+        """Class features of unit length (C, E); with dropout, no rows are shared between classes."""
         if isinstance(frozen, Tensor):
             return frozen
         rows = frozen.unshare(0) if batch is not None and self.config.dropout else frozen

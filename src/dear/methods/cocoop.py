@@ -1,4 +1,4 @@
-"""CoCoOp: learned words, moved by each image.
+"""CoCoOp: learned words, shifted by each image.
 
 Shapes: B images, C classes, M learned words, T tokens, D text width, E joint embedding.
 """
@@ -19,14 +19,14 @@ from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import prompt_rows, with_words
 
 PROMPTS_AT_ONCE = 2_048
-"""Prompts of all images together that go through the text tower in one piece."""
+"""Maximum number of prompts of all images in one pass through the text tower."""
 
 
 class CoCoOpConfig(ContextConfig):
     """Config of CoCoOp."""
 
     context: int = Field(default=4, ge=1, le=64)
-    """Number of learned words, if they do not start from given ones."""
+    """Number of learned words, if `words` is empty."""
 
 
 class Prompts(NamedTuple):
@@ -35,11 +35,11 @@ class Prompts(NamedTuple):
     words: Tensor
     """(C, T, D), of which the rows after the start token are overwritten."""
     end: Tensor
-    """(C,): place of each prompt's end row."""
+    """(C,): index of each prompt's end row."""
 
 
 class CoCoOp(Method[CoCoOpConfig]):
-    """Learned words that a small network moves for each image; class features are made anew for each."""
+    """Learned words that a small network shifts for each image; each image has its own class features."""
 
     name = "cocoop"
     recipe = Recipe(**{**DASSL, "batch_size": 1}, epochs=10)
@@ -64,7 +64,7 @@ class CoCoOp(Method[CoCoOpConfig]):
         return Prompts(rows.words, rows.end)
 
     def features(self, clip: FrozenClip, feature_BE: Tensor, text: Prompts) -> Tensor:
-        """Class features of unit length for each image (B, C, E); the context's rows run once per image."""
+        """Class features of unit length per image (B, C, E); the context's rows are computed once per image."""
         context_BMD = self.ctx + self.meta_net(feature_BE)[:, None]
         rows = Rows.of(text.words.detach(), text.end).share(1 + self.config.length).grouped(feature_BE.shape[0])
         features = clip.text.features(with_words(clip, rows, context_BMD))
@@ -73,7 +73,7 @@ class CoCoOp(Method[CoCoOpConfig]):
     def forward(
         self, clip: FrozenClip, image: Mapping[str, Tensor], text: Prompts, batch: Batch | None = None
     ) -> Output:
-        """Cosines of each image with the class features made for it, for some images at a time."""
+        """Cosines of each image with its own class features, for some images at a time."""
         feature_BE = unit(image["feature"])
         parts = [feature_BE]
         if not torch.compiler.is_compiling():  # an exported graph has one number of parts

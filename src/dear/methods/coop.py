@@ -1,4 +1,4 @@
-"""CoOp: learned words in the place of "a photo of a".
+"""CoOp: learned words instead of "a photo of a".
 
 Shapes: M learned words, C classes, T tokens, D text width, E joint embedding.
 """
@@ -27,9 +27,9 @@ class CoOpConfig(ContextConfig):
     """Config of CoOp."""
 
     position: Literal["end", "middle", "front"] = "end"
-    """Place of the class name: behind the context, in its middle, or before it."""
+    """Position of the class name: after the context, in its middle, or before it."""
     per_class: bool = False
-    """One context per class instead of one for all; such a model knows no other classes. Starts at random."""
+    """One context per class, with a random start; such a model cannot classify new classes."""
 
     @property
     def start(self) -> str:
@@ -38,17 +38,17 @@ class CoOpConfig(ContextConfig):
 
 
 class FrozenPrompts(NamedTuple):
-    """What prompts are before anything learned enters them."""
+    """Embedded prompts without learned words."""
 
     rows: Rows
     order_CT: Tensor | None
-    """For a name that is not at the end: each prompt's rows, here without positions, as places in [rows, context]."""
+    """If the name is not at the end: indices into [rows, context] for each prompt; `rows` then has no positions."""
     seen_C: Tensor
-    """Place of each class among the trained ones."""
+    """Index of each class among the trained ones."""
 
 
 class CoOp(Method[CoOpConfig]):
-    """Learned words in the place of "a photo of a"; the image tower is untouched."""
+    """Learned words instead of "a photo of a"; the image tower is unchanged."""
 
     name = "coop"
     recipe = Recipe(**DASSL, epochs=200)
@@ -75,11 +75,11 @@ class CoOp(Method[CoOpConfig]):
         self.ctx = nn.Parameter(torch.empty(0)) if self.config.per_class else self.start(clip)
 
     def start(self, clip: FrozenClip) -> nn.Parameter:
-        """A context (M, D) for all classes."""
+        """Initial context (M, D) for all classes."""
         return context_start(clip, self.config, self.generator)
 
     def begin(self, clip: FrozenClip, draw: Draw) -> None:
-        """Make one context per class."""
+        """Create one context per class."""
         if self.config.per_class:
             generator = torch.Generator().manual_seed(draw.seed)
             shape = len(draw.classes.names), self.config.length, clip.text.width
@@ -90,7 +90,7 @@ class CoOp(Method[CoOpConfig]):
         return context_template(self.config)
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> Any:
-        """Embedded prompts, and how a name that is not at the end moves."""
+        """Embedded prompts, and their order if the name is not at the end."""
         if self.config.per_class and min(classes.seen or (-1,)) < 0:
             raise ConfigError(
                 f"With per_class=true, {self.name} knows only the classes it was trained on: leave out the others."
@@ -104,7 +104,7 @@ class CoOp(Method[CoOpConfig]):
         return FrozenPrompts(embedded, self._order(clip, classes, tokens.ids_CT.shape[1]), seen_C)
 
     def _order(self, clip: FrozenClip, classes: ClassList, length: int) -> Tensor:
-        """(C, T): which of [rows, context] stands where, if the name is in the middle or in front."""
+        """(C, T): indices into [rows, context], if the name is in the middle or at the front."""
         count = self.config.length
         half = count // 2 if self.config.position == "middle" else 0
         context = list(range(length, length + count))

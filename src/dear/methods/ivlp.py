@@ -28,11 +28,11 @@ class IVLPConfig(SlotConfig):
     text_depth: int = Field(default=12, ge=1)
     """Number of text layers, from the first on, that get learned words of their own."""
     image_depth: int = Field(default=12, ge=0)
-    """Number of image layers, from the first on, that get learned rows of their own; 0 leaves the tower untouched."""
+    """Number of image layers, from the first on, that get learned rows of their own; 0 leaves the tower unchanged."""
 
 
 class IVLP(Method[IVLPConfig]):
-    """Learned words in the text tower and learned rows in the image tower, side by side."""
+    """Learned words in the text tower and learned rows in the image tower, independent of each other."""
 
     name = "ivlp"
     recipe = Recipe(**{**DASSL, "lr": 3.5e-3, "batch_size": 4}, epochs=5)

@@ -1,4 +1,4 @@
-"""Linear probe: logistic regression on raw image features; no text at all.
+"""Linear probe: logistic regression on raw image features, without text.
 
 Shapes: N training images, C classes, E joint embedding.
 """
@@ -33,29 +33,29 @@ class ProbeConfig(Settings):
     coarse: tuple[Annotated[float, Field(gt=0)], ...] = Field(
         default=(1e6, 1e4, 1e2, 1.0, 1e-2, 1e-4, 1e-6), min_length=1, strict=False
     )
-    """Strengths of the data term C that are tried first; of equally good ones the first is taken."""
+    """Values of C to try first; the first one of the best is used."""
     steps: int = Field(default=8, ge=1, le=100)
-    """Steps of the finer search around the best of them."""
+    """Steps of the finer search around the best value."""
     C: float = Field(default=0.316, gt=0)
-    """Strength of the data term if there is nothing to choose it on."""
+    """C, the inverse regularisation strength, if there are no held-out images to choose it on."""
     max_iter: int = Field(default=1000, ge=1)
-    """Most iterations of the solver."""
+    """Maximum number of solver iterations."""
 
 
 class Searched(NamedTuple):
-    """How C was found."""
+    """Result of the search for C."""
 
     C: float
     tried: list[float]
-    """C of every fit that the search asks for, in order; equal ones are fitted once."""
+    """C of every fit of the search, in order; equal values are fitted once."""
     accuracy: list[float]
-    """Share of validation images that each gets right."""
+    """Validation accuracy of each."""
     chosen: list[float]
-    """What each of the finer steps takes."""
+    """The value chosen by each step of the finer search."""
 
 
 class Probe:
-    """Fits on the same images, one per strength."""
+    """Logistic regressions on the same images, one per value of C."""
 
     def __init__(
         self, features: Numbers, labels: Numbers, max_iter: int = 1000, on_fit: Callable[[int], None] | None = None
@@ -64,18 +64,20 @@ class Probe:
         self.fits: dict[float, LogisticRegression] = {}
 
     def fit(self, C: float) -> LogisticRegression:
-        """The fit of a strength, made once; in float64, as the solver's path depends on the last bits."""
+        """The fit for C, cached; in float64, as the solver's path depends on the last bits."""
         if C not in self.fits:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
-                warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)  # few shots are meant
+                warnings.filterwarnings(
+                    "ignore", "The number of unique classes", UserWarning
+                )  # expected with few shots
                 self.fits[C] = LogisticRegression(C=C, max_iter=self._max_iter).fit(self._x, self._y)
             if self._on_fit is not None:
                 self._on_fit(len(self.fits))
         return self.fits[C]
 
     def search(self, features: Numbers, labels: Numbers, coarse: Sequence[float], steps: int) -> Searched:
-        """Find C on validation images: the first best of a coarse list, then bisection in the logarithm."""
+        """Find C on validation images: the first best of a coarse list, then bisection of its logarithm."""
         held, tried, accuracy, chosen = features.astype(np.float64), list[float](), list[float](), list[float]()
         scores: dict[float, float] = {}
 
@@ -100,7 +102,7 @@ class Probe:
 def published_draw(
     train_labels: Numbers, val_labels: Numbers, shots: int, seed: int, val_shots: int | None = None
 ) -> tuple[Numbers, Numbers]:
-    """Rows of training and validation images as the published code draws them; our commands use the house's draw."""
+    """Indices of training and validation images as the published code samples them; our commands sample differently."""
     stream = np.random.RandomState(seed)
 
     def rows(labels: Numbers, count: int) -> Numbers:
@@ -112,14 +114,14 @@ def published_draw(
 
 
 class TrainedPlaces(NamedTuple):
-    """A class list as places in the training list."""
+    """A class list as indices into the training list."""
 
     seen: Tensor
     dataset: str | None
 
 
 class LinearProbe(Method[ProbeConfig]):
-    """Logistic regression on CLIP's frozen image features; knows no other classes."""
+    """Logistic regression on CLIP's frozen image features; cannot classify new classes."""
 
     name = "linear_probe"
     recipe = Recipe(epochs=0)
@@ -148,12 +150,12 @@ class LinearProbe(Method[ProbeConfig]):
         self.register_buffer("C_pen", torch.tensor(self.config.C))
 
     def check_shapes(self) -> None:
-        """Refuse another width, or another number of intercepts."""
+        """Check the width and the number of intercepts."""
         if self.coef.ndim != 2 or self.coef.shape[1] != self._width or self.intercept.shape != self.coef.shape[:1]:
             raise ValueError(f"coef and intercept do not fit together, or coef is not of width {self._width}")
 
     def finish(self, clip: FrozenClip, draw: Draw, held: Draw | None) -> None:
-        """Fit; the strength of the data term is chosen on held-out images, if there are any."""
+        """Fit the regression; C is chosen on held-out images, if there are any."""
         labels, chosen = draw.labels.cpu().numpy(), self.config.C
         if len(set(labels.tolist())) < 2:
             raise ConfigError("linear_probe needs images of at least two classes: add another class.")
@@ -167,7 +169,7 @@ class LinearProbe(Method[ProbeConfig]):
         self.C_pen.fill_(chosen)
 
     def remember(self, fit: LogisticRegression, classes: ClassList) -> None:
-        """Take a fit; scikit-learn keeps one row for two classes, and none for a class without images."""
+        """Store a fit; scikit-learn has one row for two classes, and none for a class without images."""
         device, rows, count = self.coef.device, torch.from_numpy(fit.classes_), len(classes.names)
         coef, intercept = torch.from_numpy(fit.coef_), torch.from_numpy(fit.intercept_)
         if coef.shape[0] == 1:
@@ -178,11 +180,11 @@ class LinearProbe(Method[ProbeConfig]):
         self.trained_data.data = name_bytes(classes.dataset).to(device)
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> TrainedPlaces:
-        """Where each class stands in the training list."""
+        """Index of each class in the training list."""
         return TrainedPlaces(places(classes, clip.device), classes.dataset)
 
     def text(self, clip: FrozenClip, frozen: TrainedPlaces, batch: Batch | None = None) -> Tensor:
-        """The rows to read (C,); other classes than the trained ones are refused."""
+        """Row of each class (C,); raises a ConfigError for new classes."""
         if not same_classes(self.trained_data, frozen.dataset) or bool((frozen.seen < 0).any()):
             knows = "linear_probe predicts only classes it was trained on"
             half = f"test the half that was trained, such as {option(half='base')}"
@@ -195,13 +197,13 @@ class LinearProbe(Method[ProbeConfig]):
     def forward(
         self, clip: FrozenClip, image: Mapping[str, Tensor], text: Tensor, batch: Batch | None = None
     ) -> Output:
-        """Decision values of the raw features; 0 before the fit."""
+        """Decision values of the raw features; zeros before the fit."""
         feature_BE = image["feature"]
         values_BC = F.linear(feature_BE, self.coef.to(feature_BE), self.intercept.to(feature_BE))
         return Output({"logits": F.pad(values_BC, (0, 1))[:, text]}, {"cls": F.normalize(feature_BE, dim=-1)})
 
     def facts(self) -> dict[str, str]:
-        """The strength of the data term."""
+        """C, the inverse regularisation strength."""
         return {"C": f"{float(self.C_pen):g}"}
 
 

@@ -1,4 +1,4 @@
-"""LLaMP: a frozen language model reads about each class and gives class-specific prompts for CLIP's text tower.
+"""LLaMP: a frozen language model reads about each class and provides class-specific prompts for the text tower.
 
 Shapes: B images, C classes, K paraphrases, n rows that pass the language model, M learned words, H its width, D text
 width, E joint embedding, T tokens, L tokens of the language model.
@@ -44,42 +44,42 @@ QUESTIONS = (
     "describe the parts of {} that are visible.",
     "what would a picture of {} show?",
 )
-"""The first is published, the others are our own wording."""
+"""The first one is published; the others are our own."""
 
 
 class LLaMPConfig(Settings):
     """Config of LLaMP."""
 
     lm: Annotated[str, Resource(external=True)] = ""
-    """The language model: a folder, or a name on the hub."""
+    """The language model: a folder or a name on the hub."""
     paraphrases: int = Field(default=11, ge=1, le=len(QUESTIONS))
-    """Texts per class that the language model reads: one drawn per step, all of them in evaluation."""
+    """Texts per class that the language model reads: a random one per step, all of them in evaluation."""
     llm_prompts: int = Field(default=16, ge=1)
     """Learned rows that pass the language model's last layer."""
     decoder_layers: int = Field(default=1, ge=1)
-    """Layers of the language model that are copied and trained in part."""
+    """Layers of the language model that are copied and partly trained."""
     llm_depth: int = Field(default=9, ge=1)
-    """Text layers, from the first on, that get class-specific rows."""
+    """Number of text layers, from the first on, with class-specific rows."""
     text_prompts: int = Field(default=4, ge=1, le=64)
     """Learned words of the prompt."""
     text_depth: int = Field(default=9, ge=1)
-    """Text layers, from the first on, with learned words of their own; at least `llm_depth`."""
+    """Number of text layers, from the first on, with their own learned words; at least `llm_depth`."""
     vision_prompts: int = Field(default=4, ge=1)
     """Learned rows of the image tower."""
     vision_depth: int = Field(default=6, ge=1)
-    """Image layers, from the first on, with learned rows of their own."""
+    """Number of image layers, from the first on, with their own learned rows."""
     lora_first: int = Field(default=7, ge=1, le=PUBLISHED_DEPTH)
-    """First image layer of twelve with low-rank terms; in other towers counted from the end."""
+    """First image layer of twelve with low-rank terms; counted from the end in other towers."""
     lora_last: int = Field(default=PUBLISHED_DEPTH, ge=1, le=PUBLISHED_DEPTH)
-    """Last image layer with them."""
+    """Last image layer with low-rank terms."""
     lora_rank: int = Field(default=8, ge=1)
     """Rank of the terms on queries and values."""
     lora_alpha: float = Field(default=16.0, gt=0)
-    """They are multiplied by lora_alpha / lora_rank."""
+    """The terms are multiplied by lora_alpha / lora_rank."""
     lora_dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Share of their inputs that is dropped while training."""
+    """Dropout rate of their inputs in training."""
     clean_teacher: bool = False
-    """Distil from plain CLIP's image features; as published, those of a tower with the low-rank terms."""
+    """Distil from plain CLIP's image features; the published code uses a tower with the low-rank terms."""
     lambda_dist: float = Field(default=2.5, ge=0)
     """Weight of the distillation."""
     l1_text: float = Field(default=25.0, ge=0)
@@ -87,11 +87,11 @@ class LLaMPConfig(Settings):
     l1_image: float = Field(default=10.0, ge=0)
     """Weight of the distance of image features from the teacher's."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    """Of the cross-entropy."""
+    """Label smoothing of the cross-entropy."""
 
 
-class Told(NamedTuple):
-    """What is frozen of a class list."""
+class FrozenClasses(NamedTuple):
+    """Everything about a class list that training does not change."""
 
     rows_CTD: Tensor
     """Embedded prompts with positions."""
@@ -103,7 +103,7 @@ class Told(NamedTuple):
 
 
 class LLaMP(Method[LLaMPConfig]):
-    """Class-specific prompts from a frozen language model that has read about the classes."""
+    """Class-specific prompts from a frozen language model that reads about the classes."""
 
     name = "llamp"
     recipe = Recipe(
@@ -168,7 +168,7 @@ class LLaMP(Method[LLaMPConfig]):
         self.logit_scale = nn.Parameter(torch.tensor([math.log(clip.temperature)]))
 
     def _language_model(self) -> LanguageModel:
-        """The language model; a folder is remembered so that it is found from anywhere."""
+        """Load the language model; a relative folder becomes an absolute one in the config."""
         name = self.config.lm
         if not name:
             raise ConfigError(f"llamp needs a language model, a folder or a name on the hub: {setting(lm='FOLDER')}.")
@@ -182,7 +182,7 @@ class LLaMP(Method[LLaMPConfig]):
         return load_language_model(self.config.lm)
 
     def _check_language_model(self) -> None:
-        """Write down which language model it is, or see that it is the same as before."""
+        """Record the language model, or check that it is the one used in training."""
         lm, name = self._lm, self.config.lm
         if lm.depth < self.config.decoder_layers:
             raise ConfigError(f"decoder_layers is {self.config.decoder_layers}, but {name} has {lm.depth}: use fewer.")
@@ -191,20 +191,20 @@ class LLaMP(Method[LLaMPConfig]):
         self.files.setdefault(RECORD, json.dumps({"name": Path(name).name, "sha256": lm.sha256()}))
 
     def facts(self) -> dict[str, str]:
-        """The language model, without which numbers mean little."""
+        """The language model."""
         return {"Language model": self.config.lm}
 
     def _first_words(self, clip: FrozenClip, random: nn.Parameter) -> nn.Parameter:
-        """Words of the first layer: embeddings with positions of "a photo of a", or random ones if they are more."""
+        """Words of the first layer: embeddings of "a photo of a" with positions; random if there are more words."""
         count = self.config.text_prompts
         if count > len(WORDS.split()):
             return random
         return nn.Parameter(word_rows(clip, WORDS, count) + clip.text.positions[1 : 1 + count].detach().float())
 
     def language_inputs(self, classes: ClassList) -> list[tuple[Tensor, Tensor]]:
-        """Ids and mask (C, L) of what the language model reads, per paraphrase: a question, and a sentence if given."""
+        """Ids and mask (C, L) per paraphrase: a question, and a description of the class if there is one."""
         kind = classes.template.strip().removesuffix(".").removeprefix("a photo of ")
-        told = classes.descriptions or {}
+        descriptions = classes.descriptions or {}
         found = []
         for number, question in enumerate(QUESTIONS[: self.config.paraphrases]):
             asked = [question.replace("{}", kind.replace("{}", name)) for name in classes.names]
@@ -214,23 +214,23 @@ class LLaMP(Method[LLaMPConfig]):
                     for one, name in zip(asked, classes.names, strict=True)
                 ]
             ]
-            if any(told.get(name) for name in classes.names):
-                sentences = [told.get(name) or ("",) for name in classes.names]
+            if any(descriptions.get(name) for name in classes.names):
+                sentences = [descriptions.get(name) or ("",) for name in classes.names]
                 parts.append([each[number % len(each)] for each in sentences])
             found.append(self._lm.tokenize(*parts))
         return found
 
     def targets(self, clip: FrozenClip, classes: ClassList) -> Tensor:
-        """Plain CLIP's class features (C, E): the mean over "PROMPT with SENTENCE", or the prompt's alone."""
+        """Plain CLIP's class features (C, E): the mean over "PROMPT with SENTENCE", or the prompt's feature."""
         found = []
         for name, prompt in zip(classes.names, classes.prompts(), strict=True):
-            told = (classes.descriptions or {}).get(name) or ()
-            sentences = [f"{prompt.removesuffix('.')} with {one}" for one in told] or [prompt]
+            described = (classes.descriptions or {}).get(name) or ()
+            sentences = [f"{prompt.removesuffix('.')} with {one}" for one in described] or [prompt]
             found.append(unit(clip.text.encode(sentences, cut=bool(classes.descriptions))).mean(0))
         return unit(torch.stack(found))
 
-    def classes(self, clip: FrozenClip, classes: ClassList) -> Told:
-        """Embedded prompts, what the language model makes of each class, and targets."""
+    def classes(self, clip: FrozenClip, classes: ClassList) -> FrozenClasses:
+        """Embedded prompts, keys and values of the language model, and targets."""
         count = self.config.text_prompts
         words = WORDS if count <= len(WORDS.split()) else placeholders(count)
         tokens = tokens_of(clip, classes, f"{words} {{}}")
@@ -239,18 +239,18 @@ class LLaMP(Method[LLaMPConfig]):
             self._lm.remember(ids, mask, self.config.decoder_layers, clip.device)
             for ids, mask in self.language_inputs(classes)
         ]
-        return Told(rows_CTD, tokens.end_C, tuple(memories), self.targets(clip, classes))
+        return FrozenClasses(rows_CTD, tokens.end_C, tuple(memories), self.targets(clip, classes))
 
-    def features(self, clip: FrozenClip, told: Told, memory: Memory) -> Tensor:
+    def features(self, clip: FrozenClip, frozen: FrozenClasses, memory: Memory) -> Tensor:
         """Class features (C, E), unnormalised, by one paraphrase."""
         read_CnH = self._copies.run(self.class_token, memory, self.decoder, self.norm)
         own = [proj(read_CnH) + bias for proj, bias in zip(self.text_proj, self.llm_prompt_bias, strict=True)]
         words, count = self.text_prompts, self.config.text_prompts
-        x_CTD, n = told.rows_CTD, self.config.llm_prompts
-        at_C = told.end_C - 1 - count
+        x_CTD, n = frozen.rows_CTD, self.config.llm_prompts
+        at_C = frozen.end_C - 1 - count
         body = torch.cat([x_CTD[:, 1 + count :], x_CTD.new_zeros(x_CTD.shape[0], n, x_CTD.shape[2])], dim=1)
         each = torch.arange(x_CTD.shape[0], device=x_CTD.device)
-        end_CD = x_CTD[each, told.end_C]
+        end_CD = x_CTD[each, frozen.end_C]
         body = _placed(_placed(body, at_C, own[0]), at_C + n, end_CD[:, None])
         first = torch.cat([x_CTD[:1, :1], words[0][None].to(x_CTD.dtype)], dim=1)
 
@@ -264,12 +264,12 @@ class LLaMP(Method[LLaMPConfig]):
 
         return clip.text.features(Rows(first, body, at_C + n), edit=edit)
 
-    def text(self, clip: FrozenClip, frozen: Told, batch: Batch | None = None) -> dict[str, Tensor]:
-        """Class features by paraphrase (C, K, E), in training of the step's alone; their mean direction; targets."""
+    def text(self, clip: FrozenClip, frozen: FrozenClasses, batch: Batch | None = None) -> dict[str, Tensor]:
+        """Class features per paraphrase (C, K, E), in training of one paraphrase; their mean direction; targets."""
         memories: Sequence[Memory] = frozen.memories
         if batch is not None:
-            drawn = float(replace(batch, rows=None).draw("paraphrase")[0])
-            memories = [memories[int(drawn * len(memories))]]
+            number = float(replace(batch, rows=None).draw("paraphrase")[0])
+            memories = [memories[int(number * len(memories))]]
         each_CKE = unit(torch.stack([self.features(clip, frozen, memory) for memory in memories], dim=1))
         return {"classes": unit(each_CKE.mean(1)), "each": each_CKE, "targets": frozen.targets_CE}
 
@@ -296,7 +296,7 @@ class LLaMP(Method[LLaMPConfig]):
     def forward(
         self, clip: FrozenClip, image: Mapping[str, Tensor], text: Mapping[str, Tensor], batch: Batch | None = None
     ) -> Output:
-        """Logarithms of mean probabilities over paraphrases; in training, scaled cosines of the step's."""
+        """Log of the mean probability over paraphrases; in training, scaled cosines of the step's paraphrase."""
         layers = self._layers(clip, batch, "lora")
         image_BE = unit(prompted_image(clip, image["rows@1"], list(self.visual_prompts), tower=layers))
         classes, features = text["classes"], {"cls": image_BE}
@@ -318,24 +318,24 @@ class LLaMP(Method[LLaMPConfig]):
         self.logit_scale.clamp_(0, LARGEST_SCALE)
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy, distances from plain CLIP's features, and from the teacher's answers."""
-        told, text, teacher = self.config, out.rest, out.rest["teacher"]
+        """Cross-entropy, distances from plain CLIP's features, and divergence from the teacher's predictions."""
+        config, text, teacher = self.config, out.rest, out.rest["teacher"]
         wanted = (self._temperature() * (teacher @ text["targets"].T)).log_softmax(-1)
         away = wanted.exp() * (wanted - out.logits.log_softmax(-1))
         return {
-            "ce": F.cross_entropy(out.logits, batch.required_labels, label_smoothing=told.label_smoothing),
-            "l1": told.l1_text * (text["targets"] - text["each"][:, 0]).abs().mean()
-            + told.l1_image * (out.features["cls"] - teacher).abs().mean(),
-            "dist": told.lambda_dist * away.mean(),
+            "ce": F.cross_entropy(out.logits, batch.required_labels, label_smoothing=config.label_smoothing),
+            "l1": config.l1_text * (text["targets"] - text["each"][:, 0]).abs().mean()
+            + config.l1_image * (out.features["cls"] - teacher).abs().mean(),
+            "dist": config.lambda_dist * away.mean(),
         }
 
 
 def _uniform(generator: torch.Generator, fan: int, *shape: int) -> nn.Parameter:
-    """Numbers that start uniform within ±1/√fan."""
+    """A parameter with uniform initial values within ±1/√fan."""
     return nn.Parameter((torch.rand(*shape, generator=generator) * 2 - 1) * fan**-0.5)
 
 
 def _placed(words_CTD: Tensor, at_C: Tensor, new_CnD: Tensor) -> Tensor:
-    """Rows with new ones from a place of each class on."""
+    """Replace rows of each class from position `at_C` on."""
     where = at_C[:, None] + torch.arange(new_CnD.shape[1], device=at_C.device)
     return words_CTD.scatter(1, where[..., None].expand(-1, -1, words_CTD.shape[-1]), new_CnD.to(words_CTD.dtype))

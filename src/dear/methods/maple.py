@@ -1,4 +1,4 @@
-"""MaPLe: learned words in the first layers of the text tower, and their images under linear maps in the image tower.
+"""MaPLe: learned words in the first layers of the text tower, mapped linearly into the image tower.
 
 Shapes: n learned rows per layer, Dt and Dv widths of the towers, B images, C classes, E joint embedding.
 """
@@ -73,7 +73,7 @@ class MaPLe(Method[MaPLeConfig]):
         return prompt_rows(clip, classes, template, self.config.context)
 
     def text_rows(self) -> list[Tensor]:
-        """Learned words (n, Dt) of each layer; the dictionary itself is in the order of text: 1, 10, 11, 2."""
+        """Learned words (n, Dt) of each layer; the dictionary itself is sorted as text: 1, 10, 11, 2."""
         return [self.ctx, *(self.deep_text[layer] for layer in self._later)]
 
     def text(self, clip: FrozenClip, frozen: Rows, batch: Batch | None = None) -> Tensor:

@@ -23,14 +23,14 @@ class MMAdapterConfig(Settings):
     """Config of Multi-Modal Adapter."""
 
     variant: Literal["additive", "blocked"] = "additive"
-    """What the mask does: it adds 1 to scores between image and classes, or blocks all others. With the latter, one
-    linear map each leads into and out of the attention."""
+    """Effect of the mask: add 1 to scores between image and classes, or block all other scores. The blocked variant
+    has one linear map before and one after the attention."""
     width: int = Field(default=128, ge=1)
     """Width of the attention."""
     heads: int = Field(default=4, ge=1)
-    """Attention heads; they divide the width."""
+    """Number of attention heads; must divide the width."""
     hidden: int = Field(default=32, ge=1)
-    """Width of the bottleneck before and after the attention; of the additive variant."""
+    """Width of the bottleneck before and after the attention, in the additive variant."""
     image_ratio: float = Field(default=0.2, ge=0, le=1)
     """Share of the adapted image feature."""
     text_ratio: float = Field(default=0.2, ge=0, le=1)
@@ -39,12 +39,12 @@ class MMAdapterConfig(Settings):
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
         if self.width % self.heads:
-            raise ValueError(f"width is {self.width}, which {self.heads} heads do not divide: change one of them")
+            raise ValueError(f"width is {self.width}, which is not divisible by {self.heads} heads: change one of them")
         return self
 
 
 class ClassTokens(NamedTuple):
-    """What the attention knows before it sees an image."""
+    """Tensors of the attention that do not depend on the image."""
 
     features: Tensor
     """(C, E) frozen class features."""
@@ -53,11 +53,11 @@ class ClassTokens(NamedTuple):
     keys: Tensor
     values: Tensor
     most: Tensor
-    """(C, H) largest score of a class with any class."""
+    """(C, H) largest score of each class."""
     weight: Tensor
     """(C, H) sum of e^(score − most) over all classes."""
     mixed: Tensor
-    """(C, H, N) values of all classes in the bottleneck, summed with these weights."""
+    """(C, H, N) weighted sum of the values of all classes in the bottleneck."""
 
 
 class MMAdapter(Method[MMAdapterConfig]):
@@ -103,7 +103,7 @@ class MMAdapter(Method[MMAdapterConfig]):
             )
         self.mha = nn.MultiheadAttention(width, self.config.heads)
         with torch.no_grad():
-            bound = (6 / (4 * width)) ** 0.5  # Xavier's, of the three maps as one
+            bound = (6 / (4 * width)) ** 0.5  # Xavier initialisation of the three maps as one
             self.mha.in_proj_weight.copy_((torch.rand(3 * width, width, generator=self.generator) * 2 - 1) * bound)
             self.mha.out_proj.weight.copy_((torch.rand(width, width, generator=self.generator) * 2 - 1) * width**-0.5)
             self.mha.in_proj_bias.zero_()
@@ -125,7 +125,7 @@ class MMAdapter(Method[MMAdapterConfig]):
         return unit(self.upsampler(self.mha.out_proj(mixed.flatten(-2))))
 
     def text(self, clip: FrozenClip, frozen: Tensor, batch: Batch | None = None) -> ClassTokens:
-        """Everything that classes do among themselves, once for all images: O(C²)."""
+        """Attention between classes, computed once for all images: O(C²)."""
         queries, keys, values = self.projected(frozen)
         if self.config.variant == "blocked":
             none = queries.new_zeros(queries.shape[:2])
@@ -151,12 +151,12 @@ class MMAdapter(Method[MMAdapterConfig]):
             shares = torch.cat([to_classes_BHC + 1, own_BH1], 2).softmax(2)
             mixed_BHK = torch.einsum("bhc,chk->bhk", shares[..., :-1], text.values) + shares[..., -1:] * values
         image_BE = unit(ratio * self.adapted(mixed_BHK) + (1 - ratio) * feature_BE)
-        how = self._blocked if blocked else self._additive
-        cosines_BC = how(image_BE, keys, values, text)
+        cosines = self._blocked if blocked else self._additive
+        cosines_BC = cosines(image_BE, keys, values, text)
         return Output({"logits": clip.temperature * cosines_BC}, {"cls": image_BE})
 
     def _additive(self, image_BE: Tensor, keys: Tensor, values: Tensor, text: ClassTokens) -> Tensor:
-        """Every class adds the image to what it found among the classes: O(B·C·N), no class feature is ever made."""
+        """Cosines of the additive variant in O(B·C·N), without computing class features per image."""
         score_BCH = torch.einsum("chk,bhk->bch", text.queries, keys) + 1
         most_BCH = torch.maximum(score_BCH, text.most).detach()
         before, extra = torch.exp(text.most - most_BCH), torch.exp(score_BCH - most_BCH)
@@ -171,9 +171,9 @@ class MMAdapter(Method[MMAdapterConfig]):
         return self._blended(along_image_BC / length_BC, along_class_BC / length_BC, image_BE, text)
 
     def _into_bottleneck(self, values: Tensor) -> Tensor:
-        """What each head's values (…, H, K) are in the bottleneck after the attention (…, H, N), with its bias.
+        """Each head's values (…, H, K) mapped into the bottleneck after the attention (…, H, N), with bias.
 
-        A head's shares sum to one, so a bias may be added before they mix the values.
+        A head's attention weights sum to one, so the bias can be added before the values are mixed.
         """
         first, out = self._up(0), self.mha.out_proj
         maps_NHK = (first.weight @ out.weight).reshape(-1, *values.shape[-2:])
@@ -181,17 +181,17 @@ class MMAdapter(Method[MMAdapterConfig]):
         return torch.einsum("...hk,nhk->...hn", values, maps_NHK) + bias_N
 
     def _up(self, index: int) -> nn.Linear:
-        """A linear map of the additive variant's way out of the attention."""
+        """A linear map after the attention of the additive variant."""
         return cast(nn.Linear, cast(nn.Sequential, self.upsampler)[index])
 
     def _blocked(self, image_BE: Tensor, keys: Tensor, values: Tensor, text: ClassTokens) -> Tensor:
-        """Every class sees the image alone, so all are moved towards one feature."""
+        """Cosines of the blocked variant: every class attends only to the image and moves towards one feature."""
         towards_BE = self.adapted(values)
         along_image_B1 = (image_BE * towards_BE).sum(1, keepdim=True)
         return self._blended(along_image_B1, towards_BE @ text.features.T, image_BE, text)
 
     def _blended(self, along_image: Tensor, along_class: Tensor, image_BE: Tensor, text: ClassTokens) -> Tensor:
-        """Cosines (B, C) of image features and blended class features, from what adapted ones have along both."""
+        """Cosines (B, C) of image features and blended class features, from the projections of adapted features."""
         ratio = self.config.text_ratio
         square_BC = ratio**2 + (1 - ratio) ** 2 + 2 * ratio * (1 - ratio) * along_class
         along_BC = ratio * along_image + (1 - ratio) * image_BE @ text.features.T

@@ -1,6 +1,6 @@
-"""MMA: small adapters parallel to the last layers of both towers, coupled by a map that both use.
+"""MMA: small adapters parallel to the last layers of both towers, coupled by a shared map.
 
-Not clip-mma (`mm_adapter`), which acts on finished features.
+Different from clip-mma (`mm_adapter`), which acts on final features.
 Shapes: B images, C classes, E joint embedding, D width of a tower, h width of the adapters.
 """
 
@@ -30,13 +30,13 @@ class MMAConfig(Settings):
     """Config of MMA."""
 
     first: int = Field(default=5, ge=1, le=PUBLISHED_DEPTH)
-    """First layer with an adapter, counted from 1 of twelve; in other towers from the end."""
+    """First layer of twelve with an adapter; counted from the end in other towers."""
     last: int = Field(default=PUBLISHED_DEPTH, ge=1, le=PUBLISHED_DEPTH)
     """Last layer with an adapter."""
     width: int = Field(default=32, ge=1)
-    """Width of the adapters and of the maps that both towers use."""
+    """Width of the adapters and of the shared maps."""
     scale: float = Field(default=0.001, gt=0)
-    """What an adapter's output is multiplied by, and the adapters' gradients divided by."""
+    """Factor of the adapters' outputs; their gradients are divided by it."""
     words: str = WORDS
     """Words before each class name."""
 
@@ -79,7 +79,7 @@ class MMA(Method[MMAConfig]):
         self.needs = Needs(image=(f"rows@{min(self._vision.values())}",))
 
     def _adapted(self, layers: Sequence[Layer], places: Mapping[int, int], adapters: nn.ModuleDict) -> list[Layer]:
-        """A tower's layers with adapters beside them."""
+        """A tower's layers with parallel adapters."""
         found = list(layers)
         for layer, own in places.items():
             found[own - 1] = replace(layers[own - 1], side=self._side(adapters[str(layer)], self.shared[str(layer)]))
@@ -114,12 +114,12 @@ class MMA(Method[MMAConfig]):
         return cosine_output(clip, feature_BE, text)
 
     def combine(self, grads: Mapping[str, Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
-        """The true gradients divided by the scale, without which the adapters would hardly move."""
+        """Gradients divided by the scale; otherwise the adapters would hardly change."""
         return {name: gradient / self.config.scale for name, gradient in grads["ce"].items()}
 
 
 def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    """A map whose weights start normal with variance 2 / outputs, and whose bias at zero."""
+    """A linear map with normal initial weights of variance 2 / outputs and zero bias."""
     made = nn.Linear(inputs, outputs)
     with torch.no_grad():
         made.weight.copy_(torch.randn(outputs, inputs, generator=generator) * (2 / outputs) ** 0.5)
@@ -137,5 +137,5 @@ def _adapters(places: Mapping[int, int], wide: int, narrow: int, generator: torc
 
 
 def _mapped(linear: Any, x: Tensor) -> Tensor:
-    """A linear map in the type of its input."""
+    """Apply a linear map in the type of its input."""
     return F.linear(x, linear.weight.to(x.dtype), linear.bias.to(x.dtype))

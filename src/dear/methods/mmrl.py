@@ -1,4 +1,4 @@
-"""MMRL: tokens of a shared space, mapped into the later layers of both towers, and a second image feature from them.
+"""MMRL: tokens of a shared space that are mapped into later layers of both towers and give a second image feature.
 
 Shapes: n tokens, R width of their space, K layers with tokens, Dt and Dv widths of the towers, N original image rows,
 B images, C classes, E joint embedding.
@@ -31,13 +31,13 @@ class MMRLConfig(Settings):
     tokens: int = Field(default=5, ge=1, le=64)
     """Number of representation tokens."""
     width: int = Field(default=512, ge=1)
-    """Width of the space that the tokens live in."""
+    """Width of the token space."""
     layers: tuple[int, ...] = Field(default=(6, 7, 8, 9, 10, 11, 12), min_length=1, strict=False)
-    """Layers that get tokens, as numbers for a tower of twelve; other towers count from their last layer."""
+    """Layers with tokens, numbered for a tower of twelve; counted from the last layer in other towers."""
     alpha: float = Field(default=0.7, ge=0, le=1)
-    """Weight of the class token's logits; the representation tokens' have the rest."""
+    """Weight of the class token's logits; the representation tokens have the remaining weight."""
     reg_weight: float = Field(default=4.0, ge=0)
-    """Weight of the two terms that keep the features near plain CLIP's; the median of the published ones."""
+    """Weight of the two terms that keep the features near plain CLIP's; default: the median of the published values."""
 
     @field_validator("layers")
     @classmethod
@@ -84,7 +84,7 @@ class MMRL(Method[MMRLConfig]):
     )
     readouts: ClassVar[Mapping[str, str]] = {"default": "fused", "novel": "logits", "transfer": "logits"}
     carries = False
-    """Whether a token's output has a part in the next layer's token."""
+    """Whether a layer's token depends on the previous layer's output."""
 
     def __init__(self, clip: FrozenClip, config: MMRLConfig, **others: Any) -> None:
         super().__init__(clip, config, **others)
@@ -95,7 +95,7 @@ class MMRL(Method[MMRLConfig]):
         self._make_maps(clip, self.generator)
 
     def _make_maps(self, clip: FrozenClip, generator: torch.Generator) -> None:
-        """One map per layer and tower, all of a tower with the same start; a projection of its own."""
+        """One map per layer and tower, with the same initial values in a tower, and a separate projection."""
         wide_map = random_linear(generator, self.config.width, clip.vision.width)
         narrow_map = random_linear(generator, self.config.width, clip.text.width)
         self.to_vision = nn.ModuleList(copy.deepcopy(wide_map) for _ in self.vision_layers)
@@ -108,11 +108,11 @@ class MMRL(Method[MMRLConfig]):
         return rows
 
     def token_projection(self, clip: FrozenClip) -> Tensor:
-        """What takes the mean token into the joint space, (Dv, E)."""
+        """Projection of the mean token into the joint space, (Dv, E)."""
         return self.projection
 
     def carried(self, fresh: Tensor, previous: Tensor) -> Tensor:
-        """A layer's tokens from its own and from what came out of the layer before."""
+        """Input tokens of a layer from its own tokens and the previous layer's output."""
         return fresh
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> FrozenText:
@@ -137,7 +137,7 @@ class MMRL(Method[MMRLConfig]):
     def image_features(self, clip: FrozenClip, rows_BND: Tensor) -> tuple[Tensor, Tensor]:
         """Unit features (B, E) of the class token and of the mean representation token.
 
-        The tokens stand behind the patches, not after [CLS]: without positions and masks the place does not matter.
+        The tokens follow the patches instead of [CLS]: without positions and masks, the order does not matter.
         """
         first, originals, count = self.vision_layers[0], rows_BND.shape[1], self.config.tokens
 
@@ -161,7 +161,7 @@ class MMRL(Method[MMRLConfig]):
     def forward(
         self, clip: FrozenClip, image: Mapping[str, Tensor], text: AdaptedText, batch: Batch | None = None
     ) -> Output:
-        """Logits of the class token, of the representation tokens, and of both."""
+        """Logits of the class token, of the representation tokens, and of both together."""
         cls_BE, rep_BE = self.image_features(clip, image[f"rows@{self.vision_layers[0]}"])
         cls_BC, rep_BC = (clip.temperature * feature_BE @ text.adapted_CE.T for feature_BE in (cls_BE, rep_BE))
         plain = {"plain_image": unit(image["feature"]), "plain_classes": text.plain_CE} if batch else {}

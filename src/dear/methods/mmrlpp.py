@@ -1,4 +1,4 @@
-"""MMRL++: MMRL with one map per tower and low-rank differences per layer, and tokens that flow from layer to layer.
+"""MMRL++: MMRL with one map per tower, low-rank differences per layer, and tokens that are passed on between layers.
 
 Shapes as in `dear.methods.mmrl`; a rank of the maps' differences, p of the projection's.
 """
@@ -50,9 +50,9 @@ class MMRLppConfig(MMRLConfig):
     """Config of MMRL++."""
 
     reg_weight: float = Field(default=3.0, ge=0)
-    """Weight of the two terms that keep the features near plain CLIP's; the median of the published ones."""
+    """Weight of the two terms that keep the features near plain CLIP's; default: the median of the published values."""
     beta: float = Field(default=0.7, ge=0, le=1)
-    """Weight of a layer's own token; what came out of the layer before has the rest. The median of the published."""
+    """Weight of a layer's own token against the previous layer's output; default: the published median."""
     rank: int = Field(default=4, ge=1)
     """Rank of each layer's difference from the tower's map."""
     projection_rank: int = Field(default=64, ge=1)
@@ -78,7 +78,7 @@ class Aligners(nn.ModuleList):
 
 
 class MMRLpp(MMRL):
-    """MMRL with maps that share their weights over layers, and tokens that flow from layer to layer."""
+    """MMRL with maps that share weights over layers, and tokens that are passed on from layer to layer."""
 
     name = "mmrlpp"
     Config = MMRLppConfig
@@ -128,7 +128,7 @@ class MMRLpp(MMRL):
         return wide(clip.vision.projection) + self.projection_A @ self.projection_B
 
     def carried(self, fresh: Tensor, previous: Tensor) -> Tensor:
-        """A layer's tokens from its own and from what came out of the layer before."""
+        """Input tokens of a layer from its own tokens and the previous layer's output."""
         return self.config.beta * fresh + (1 - self.config.beta) * previous
 
 

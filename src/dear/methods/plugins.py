@@ -1,7 +1,7 @@
-"""What a person adds without a fork: files with methods (`--import`) and catalogues of data sets (`--catalog`).
+"""Extensions of the user: files with methods (`--import`) and catalogues of data sets (`--catalog`).
 
-An imported file is executed as it is, with all rights of the one who named it: name only files whose code you trust.
-Config files cannot name one. Processes of a grid are told what was added, and add it again.
+An imported file is executed with all rights of the user, so import only files that you trust. A config file cannot
+import one. Processes of a grid add the same extensions again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _IMPORTED: dict[Path, tuple[str, ...]] = {}
 
 
 def import_methods(file: str | Path) -> tuple[str, ...]:
-    """Execute a Python file and register the methods in it; their names. A file is executed once per process.
+    """Execute a Python file once per process, register its methods and return their names.
 
-    A file beside it can be imported by it, as when it is run.
+    The file can import other files of its folder.
     """
     path = Path(file)
     if path.suffix != ".py" or not is_file(path):
@@ -57,7 +57,7 @@ def _executed(path: Path) -> ModuleType:
 
 
 def _register_all(module: ModuleType, path: Path) -> tuple[str, ...]:
-    """Register every method that is defined in a file and has a name, whether or not it says so itself."""
+    """Register every named method that a file defines, with or without the decorator."""
     own = [
         one
         for one in vars(module).values()
@@ -69,12 +69,12 @@ def _register_all(module: ModuleType, path: Path) -> tuple[str, ...]:
 
 
 def added() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What was added to this process: files and catalogues."""
+    """Files and catalogues that were added to this process."""
     return tuple(map(str, _IMPORTED)), tuple(map(str, added_catalogs()))
 
 
 def add(files: tuple[str, ...], catalogs: tuple[str, ...]) -> None:
-    """Add the same to another process."""
+    """Add files and catalogues, in another process."""
     for file in files:
         import_methods(file)
     for catalog in catalogs:

@@ -1,4 +1,4 @@
-"""ProGrad: CoOp whose step never goes against what zero-shot CLIP knows.
+"""ProGrad: CoOp without gradient components that oppose zero-shot CLIP.
 
 Shapes: B images, C classes, M learned words, D text width, E joint embedding.
 """
@@ -30,16 +30,16 @@ TEMPLATES = {
     "ucf101": "a photo of a person doing {}.",
     **dict.fromkeys(("stanford_cars", "sun397", "caltech101", *IMAGENETS), PHOTO),
 }
-"""The teacher's prompts, whose beginning is also the start of the context."""
+"""Templates of the teacher; the context starts from their first words."""
 
 
 def teacher_template(classes: ClassList) -> str:
-    """The teacher's prompt; of an unknown data set, its own."""
+    """Template of the teacher; an unknown data set has its own."""
     return TEMPLATES.get(classes.dataset or "", classes.template)
 
 
 def words_of(template: str) -> str:
-    """What a prompt says before the class name."""
+    """The words of a template before the class name."""
     return template.split("{}")[0].strip()
 
 
@@ -47,13 +47,13 @@ class ProGradConfig(CoOpConfig):
     """Config of ProGrad."""
 
     words: str = WORDS
-    """Words that the last learned words start from, the others from zeros; "" for a random start."""
+    """Words that the last learned words start from; the others start from zeros. "" for a random start."""
     context: int = Field(default=16, ge=1, le=64)
     """Number of learned words."""
     strength: float = Field(default=1.0, ge=0)
-    """Share of the part that goes against zero-shot CLIP which is taken out of a gradient."""
+    """Share of the opposing gradient component that is removed."""
     temperature: float = Field(default=1.0, gt=0)
-    """What the logits of both are divided by before they are compared."""
+    """Divisor of both sets of logits before they are compared."""
 
     @property
     def length(self) -> int:
@@ -69,7 +69,7 @@ class ProGradText(NamedTuple):
 
 
 class ProGrad(CoOp):
-    """CoOp whose gradients lose what goes against zero-shot CLIP."""
+    """CoOp without gradient components that oppose zero-shot CLIP."""
 
     name = "prograd"
     Config = ProGradConfig
@@ -111,7 +111,7 @@ class ProGrad(CoOp):
         return nn.Parameter(rows_MD)
 
     def template(self, classes: ClassList) -> str:
-        """Places for the zeros, then the teacher's prompt: a token of it that is no word stays before the name."""
+        """Placeholders for the zeros, then the teacher's template; punctuation in it stays before the name."""
         if not self.config.start:
             return super().template(classes)
         template = teacher_template(classes)
@@ -119,7 +119,7 @@ class ProGrad(CoOp):
         return f"{placeholders(missing)} {template}".strip()
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> Any:
-        """Embedded prompts, and the features of zero-shot CLIP."""
+        """Embedded prompts, and class features of zero-shot CLIP."""
         return super().classes(clip, classes), frozen_features(clip, classes, teacher_template(classes))
 
     def text(self, clip: FrozenClip, frozen: Any, batch: Batch | None = None) -> ProGradText:
@@ -130,21 +130,21 @@ class ProGrad(CoOp):
     def forward(
         self, clip: FrozenClip, image: Mapping[str, Tensor], text: ProGradText, batch: Batch | None = None
     ) -> Output:
-        """Cosines of image and class features; in training also those of zero-shot CLIP."""
+        """Cosines of image and class features; in training also zero-shot CLIP's."""
         feature_BE = unit(image["feature"])
         logits_BC = clip.temperature * feature_BE @ text.features.T
         rest = {} if batch is None else {"teacher": clip.temperature * feature_BE @ text.teacher.detach().T}
         return Output({"logits": logits_BC}, {"cls": feature_BE}, classes=text.features, rest=rest)
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy with the labels and with zero-shot CLIP's answers; only the first is minimised."""
+        """Cross-entropy with the labels and with zero-shot CLIP's predictions; only the first is minimised."""
         heat = self.config.temperature
         cross = super().loss(out, batch)["ce"]
         soft = F.cross_entropy(out.logits / heat, (out.rest["teacher"] / heat).softmax(1)) * heat**2
         return {"xe": cross, "kl": soft, "total": cross}
 
     def combine(self, grads: Mapping[str, Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
-        """The gradient of the labels, without the part that goes against that of zero-shot CLIP."""
+        """The gradient of the labels, without its component that opposes the gradient of zero-shot CLIP."""
         return {name: self._aligned(own, grads["kl"][name]) for name, own in grads["xe"].items()}
 
     def _aligned(self, own: Tensor, general: Tensor) -> Tensor:

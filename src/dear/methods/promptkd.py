@@ -1,4 +1,4 @@
-"""PromptKD: a student with image prompts learns a teacher's answers on photos without labels.
+"""PromptKD: a student with image prompts learns a teacher's predictions on unlabelled photos.
 
 The student's image feature goes through a projector into the teacher's joint space; class features are the teacher's.
 Shapes: n learned rows per layer, B images, C classes, E and T joint embeddings of student and teacher.
@@ -27,20 +27,20 @@ class PromptKDConfig(Settings):
     """Config of PromptKD."""
 
     teacher: Annotated[str | None, Resource()] = None
-    """Whom to learn from: the folder of a run, or a CLIP as NAME or NAME@TAG; default: the same CLIP, as it is.
-    In a grid, {data}, {seed} and {shots} stand for those of the cell."""
+    """The teacher: the folder of a run, or a CLIP as NAME or NAME@TAG; default: the same CLIP without adapter.
+    In a grid, {data}, {seed} and {shots} are replaced by the values of the cell."""
     context: int = Field(default=4, ge=1, le=256)
     """Number of learned image rows per layer."""
     depth: int = Field(default=9, ge=1)
     """Number of image layers, from the first on, that get learned rows of their own."""
     temperature: float = Field(default=1.0, gt=0)
-    """What both sets of logits are divided by."""
+    """Divisor of both sets of logits."""
     weight: float = Field(default=1000.0, ge=0)
-    """Weight of the divergence, whose mean is over images and classes."""
+    """Weight of the divergence, which is averaged over images and classes."""
 
 
 class Norm(nn.Module):
-    """Batch norm that rewrites its statistics only when told to."""
+    """Batch norm whose running statistics change only in `remember`."""
 
     eps, momentum = 1e-5, 0.1
 
@@ -51,7 +51,7 @@ class Norm(nn.Module):
         self.register_buffer("running_var", torch.ones(width))
 
     def forward(self, x_BT: Tensor, training: bool) -> Tensor:
-        """By the batch's own statistics in training, else by the running ones."""
+        """Normalise by the batch's statistics in training, otherwise by the running ones."""
         mean, var = (None if training else self.get_buffer(f"running_{name}") for name in ("mean", "var"))
         return F.batch_norm(x_BT, mean, var, self.weight, self.bias, training=training, eps=self.eps)
 
@@ -63,7 +63,7 @@ class Norm(nn.Module):
 
 
 class Projector(nn.Module):
-    """From the student's joint space into the teacher's."""
+    """Maps the student's joint space to the teacher's."""
 
     def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -72,10 +72,10 @@ class Projector(nn.Module):
         self.linear2 = random_linear(generator, outputs, outputs)
 
     def forward(self, x_BE: Tensor, training: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        """Features (B, T), and the batch's statistics in training; one image alone has none."""
+        """Features (B, T), and in training the batch's statistics, which a single image does not have."""
         training = training and x_BE.shape[0] > 1
         bias_T: Tensor = self.linear1.bias
-        if training:  # a batch's own statistics take it away: its gradient is zero, not rounding errors
+        if training:  # batch statistics cancel the bias: make its gradient exactly zero
             bias_T = bias_T.detach() + 0 * bias_T
         hidden_BT = F.linear(x_BE, self.linear1.weight, bias_T)
         out_BT: Tensor = self.linear2(F.relu(self.norm(hidden_BT, training)))
@@ -84,7 +84,7 @@ class Projector(nn.Module):
 
 
 class PromptKD(Method[PromptKDConfig]):
-    """Image prompts and a projector that learn a teacher's answers on photos without labels."""
+    """Image prompts and a projector that learn a teacher's predictions on unlabelled photos."""
 
     name = "promptkd"
     recipe = Recipe(optimiser="sgd", lr=5e-3, batch_size=8, epochs=20, drop_last=True, crop=(0.08, 1.0))
@@ -117,11 +117,11 @@ class PromptKD(Method[PromptKDConfig]):
 
     @property
     def teacher(self) -> Any:
-        """The model to learn from."""
+        """The teacher model."""
         return self.companions[TEACHER]
 
     def check_teacher(self, clip: FrozenClip) -> None:
-        """Refuse a teacher that would see other pictures than the student."""
+        """Raise a ConfigError if the teacher preprocesses images differently from the student."""
         read, other = (dict(one.model.visual.preprocess_cfg) for one in (clip, self.teacher.clip))
         if differing := [name for name in ("size", "mean", "std") if read.get(name) != other.get(name)]:
             raise ConfigError(
@@ -130,12 +130,12 @@ class PromptKD(Method[PromptKDConfig]):
             )
 
     def facts(self) -> dict[str, str]:
-        """Whom it learned from."""
+        """The teacher."""
         teacher = self.teacher
         return {TEACHER: f"{teacher.name} on {teacher.clip.name}, weights {teacher.clip.weights_sha256[:12]}"}
 
     def encode_text(self, clip: FrozenClip, texts: Sequence[str]) -> Tensor:
-        """Texts in the teacher's space, where image features are."""
+        """Encode texts in the teacher's space, which the image features share."""
         encoded: Tensor = self.teacher.clip.encode_text(texts)
         return encoded
 
@@ -152,7 +152,7 @@ class PromptKD(Method[PromptKDConfig]):
     def forward(
         self, clip: FrozenClip, image: Mapping[str, Tensor], text: Tensor, batch: Batch | None = None
     ) -> Output:
-        """Cosines of the student's projected feature with the teacher's classes; in training the teacher's as well."""
+        """Cosines of projected student features and the teacher's classes; in training also the teacher's logits."""
         own_BE = prompted_image(clip, image["rows@1"], list(self.vision))
         projected_BT, rest = self.project(own_BE, batch is not None)
         feature_BT = unit(projected_BT)
@@ -162,13 +162,13 @@ class PromptKD(Method[PromptKDConfig]):
         return Output({"logits": logits_BC}, {"cls": feature_BT}, classes=text, rest={"own": own_BE, **rest})
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
-        """Divergence of the student's answers from the teacher's; labels are never read."""
+        """Divergence of the student's predictions from the teacher's; labels are not used."""
         heat, logits_BC = self.config.temperature, out.logits
         ours, theirs = ((one / heat).log_softmax(1) for one in (logits_BC, out.rest["teacher"]))
         divergence = F.kl_div(ours, theirs, reduction="sum", log_target=True)
         return {"kl": self.config.weight * heat**2 * divergence / logits_BC.numel()}
 
     def after_step(self, out: Output) -> None:
-        """Remember the batch's statistics."""
+        """Update the running statistics."""
         if "mean" in out.rest:
             self.project.norm.remember(out.rest["mean"], out.rest["var"])

@@ -1,4 +1,4 @@
-"""PromptSRC: IVLP held near plain CLIP by three terms, and the Gaussian average of its epochs.
+"""PromptSRC: IVLP regularised towards plain CLIP by three terms, with a Gaussian average over epochs.
 
 Shapes: B images, C classes, E joint embedding.
 """
@@ -30,30 +30,31 @@ class PromptSRCConfig(IVLPConfig):
     text_depth: int = Field(default=9, ge=1)
     """Number of text layers, from the first on, that get learned words of their own."""
     image_depth: int = Field(default=9, ge=0)
-    """Number of image layers, from the first on, that get learned rows of their own; 0 leaves the tower untouched."""
+    """Number of image layers, from the first on, that get learned rows of their own; 0 leaves the tower unchanged."""
     text_weight: float = Field(default=25.0, ge=0)
-    """Weight of the distance of class features to plain CLIP's, averaged over sixty templates."""
+    """Weight of the distance of class features from plain CLIP's, which are averaged over sixty templates."""
     image_weight: float = Field(default=10.0, ge=0)
-    """Weight of the distance of image features to plain CLIP's."""
+    """Weight of the distance of image features from plain CLIP's."""
     logits_weight: float = Field(default=1.0, ge=0)
-    """Weight of the divergence of the answers from plain CLIP's."""
+    """Weight of the divergence of the predictions from plain CLIP's."""
 
 
 @dataclass
 class FrozenClasses:
-    """What never changes of a class list."""
+    """Everything about a class list that training does not change."""
 
     rows: Rows
     """Embedded prompts, whose first words are overwritten."""
     classes: ClassList
     targets: Tensor | None = None
-    """(C, E): plain CLIP's class features by sixty templates; made by the first training step, as only training needs
-    them and they cost sixty times as much as everything else.
+    """(C, E): plain CLIP's class features, averaged over sixty templates.
+
+    The first training step computes them: only training needs them, and they cost sixty times as much as the rest.
     """
 
 
 class TrainedClasses(NamedTuple):
-    """What a training step is given of the classes."""
+    """Class features of a training step, and their targets."""
 
     features: Tensor
     targets: Tensor
@@ -61,13 +62,13 @@ class TrainedClasses(NamedTuple):
 
 @torch.no_grad()
 def averaged_features(clip: FrozenClip, classes: ClassList, templates: tuple[str, ...] = SIXTY) -> Tensor:
-    """Plain CLIP's class features (C, E): the mean over templates of raw features, then made unit length."""
+    """Plain CLIP's class features (C, E): the mean of raw features over templates, normalised."""
     total = sum(clip.text.encode(classes.prompts(template)) for template in templates)
     return unit(torch.as_tensor(total) / len(templates))
 
 
 class PromptSRC(IVLP):
-    """Learned words and image rows, held near plain CLIP; the epochs are averaged with Gaussian weights."""
+    """Learned words and image rows, regularised towards plain CLIP; epochs are averaged with Gaussian weights."""
 
     name = "promptsrc"
     Config = PromptSRCConfig
@@ -96,7 +97,7 @@ class PromptSRC(IVLP):
         self.needs = replace(self.needs, training=("feature",))
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> FrozenClasses:
-        """Embedded prompts, and the names that targets are made of."""
+        """Embedded prompts, and the class list for the targets."""
         return FrozenClasses(super().classes(clip, classes), classes)
 
     def text(self, clip: FrozenClip, frozen: FrozenClasses, batch: Batch | None = None) -> Tensor | TrainedClasses:
@@ -109,7 +110,7 @@ class PromptSRC(IVLP):
         return TrainedClasses(features_CE, frozen.targets)
 
     def forward(self, clip: FrozenClip, image: Mapping[str, Tensor], text: Any, batch: Batch | None = None) -> Output:
-        """Cosines of prompted image and class features; in training also plain CLIP's features and answers."""
+        """Cosines of prompted image and class features; in training also plain CLIP's features and logits."""
         if batch is None:
             return super().forward(clip, image, text)
         out = super().forward(clip, image, text.features, batch)
@@ -118,13 +119,13 @@ class PromptSRC(IVLP):
         return Output(out.readouts, out.features, classes=out.class_features, rest=plain)
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy, and three terms that hold class features, image features and answers near plain CLIP's."""
-        told, plain = self.config, out.rest
+        """Cross-entropy, and distances of class features, image features and predictions from plain CLIP's."""
+        config, plain = self.config, out.rest
         wanted_BC, found_BC = plain["logits"].log_softmax(1), out.logits.log_softmax(1)
         divergence = F.kl_div(found_BC, wanted_BC, reduction="sum", log_target=True)
         return {
             **super().loss(out, batch),
-            "scl_text": told.text_weight * F.l1_loss(out.class_features, plain["text"]),
-            "scl_image": told.image_weight * F.l1_loss(out.features["cls"], plain["image"]),
-            "scl_logits": told.logits_weight * divergence / found_BC.numel(),  # per answer, not per image
+            "scl_text": config.text_weight * F.l1_loss(out.class_features, plain["text"]),
+            "scl_image": config.image_weight * F.l1_loss(out.features["cls"], plain["image"]),
+            "scl_logits": config.logits_weight * divergence / found_BC.numel(),  # per logit, not per image
         }

@@ -1,4 +1,4 @@
-"""ProVP: image rows that are learned per layer and carried on from layer to layer, held near plain CLIP (ProVP-Ref).
+"""ProVP: learned image rows that are passed on from layer to layer, regularised towards plain CLIP (ProVP-Ref).
 
 Shapes: n learned rows per layer, L layers, D image width, B images, C classes, E joint embedding.
 """
@@ -38,7 +38,7 @@ TEMPLATES = {
     "ucf101": "a photo of a person doing {}.",
 }
 PATCH = 14
-"""The published start takes this for the side of a patch, whatever it is."""
+"""The published initialisation assumes this patch size for every backbone."""
 
 
 class ProVPConfig(Settings):
@@ -47,13 +47,13 @@ class ProVPConfig(Settings):
     context: int = Field(default=16, ge=1, le=256)
     """Number of learned image rows per layer."""
     carry: float = Field(default=0.01, ge=0, le=1)
-    """Share of the rows that the layer before left, in the rows that a layer gets; the rest is learned."""
+    """Share of the previous layer's output in the input rows of a layer; the remaining share is learned."""
     reformation: float = Field(default=1.0, ge=0)
-    """Weight of the term that holds image features near plain CLIP's; 0 is plain ProVP."""
+    """Weight of the term that keeps image features near plain CLIP's; 0 is plain ProVP."""
 
 
 class ProVP(Method[ProVPConfig]):
-    """Learned image rows that are carried on from layer to layer, held near plain CLIP; the text tower is untouched."""
+    """Learned image rows that are passed on from layer to layer; the text tower is unchanged."""
 
     name = "provp"
     recipe = Recipe(**{**DASSL, "lr": 0.1}, decay=1e-3, epochs=100)
@@ -80,15 +80,15 @@ class ProVP(Method[ProVPConfig]):
             self.needs = Needs(image=("rows@1",))
         shape = clip.vision.depth, self.config.context, clip.vision.width
         bound = math.sqrt(6 / (3 * PATCH**2 + clip.vision.width))
-        drawn = torch.rand(shape, generator=self.generator)
-        self.vision_prompts = nn.Parameter((drawn * 2 - 1) * bound)
+        start = (torch.rand(shape, generator=self.generator) * 2 - 1) * bound
+        self.vision_prompts = nn.Parameter(start)
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> Tensor:
-        """Plain CLIP's class features by the data set's published template, else by its own."""
+        """Plain CLIP's class features, with the published template of the data set or its own."""
         return frozen_features(clip, classes, TEMPLATES.get(classes.dataset or "", classes.template))
 
     def prompted_image(self, clip: FrozenClip, rows_BND: Tensor) -> Tensor:
-        """Image features of unit length (B, E); learned rows stand behind the image's, which attention cannot tell."""
+        """Image features of unit length (B, E); learned rows follow the image's rows, whose order does not matter."""
         count, carry = rows_BND.shape[1], self.config.carry
 
         def edit(layer: int, x_BLD: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class ProVP(Method[ProVPConfig]):
     def forward(
         self, clip: FrozenClip, image: Mapping[str, Tensor], text: Tensor, batch: Batch | None = None
     ) -> Output:
-        """Cosines of prompted image features and plain class features; in training also those of plain images."""
+        """Cosines of prompted image features and class features; in training also cosines with plain image features."""
         feature_BE = self.prompted_image(clip, image["rows@1"])
         rest = {}
         if batch is not None and self.config.reformation:
@@ -111,7 +111,7 @@ class ProVP(Method[ProVPConfig]):
         return Output({"logits": logits_BC}, {"cls": feature_BE}, classes=text, rest=rest)
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy, and each prompted feature's choice of its own image among plain CLIP's features."""
+        """Cross-entropy, and the cross-entropy of finding each image among plain CLIP's image features."""
         terms = super().loss(out, batch)
         if "pairs" in out.rest:
             pairs_BB = out.rest["pairs"]

@@ -1,4 +1,4 @@
-"""How a method is trained, as data: optimiser, rates, batch, epochs, augmentation."""
+"""Training recipes as data: optimiser, learning rates, batch size, epochs, augmentation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECIPES: tuple[RecipeName, ...] = ("own", "shared")
 
 
 class Recipe(Settings):
-    """Everything about a training that a method's authors publish. The defaults are DeAR's."""
+    """The published training of a method. The defaults are DeAR's."""
 
     optimiser: Literal["sgd", "adam", "adamw"] = "adamw"
     lr: float = Field(default=1e-3, gt=0)
@@ -23,71 +23,71 @@ class Recipe(Settings):
     groups: dict[str, float] = Field(default_factory=dict)
     """Other learning rates, by pattern of the parameters' names, such as "scale*"."""
     floors: dict[str, float] = Field(default_factory=dict)
-    """Smallest learning rates, by such patterns, the first that fits; also the rates of the warm-up."""
+    """Smallest learning rates, by the first matching pattern; also the rates of the warm-up."""
     betas: tuple[float, float] = Field(default=(0.9, 0.999), strict=False)
-    """Of adam and adamw."""
+    """For adam and adamw."""
     eps: float = Field(default=1e-8, gt=0)
-    """Of adam and adamw."""
+    """For adam and adamw."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Of sgd."""
+    """For sgd."""
     decay: float = Field(default=5e-4, ge=0)
     """Weight decay."""
     clip_norm: float | None = Field(default=None, gt=0)
-    """Largest norm of the whole gradient."""
+    """Maximum norm of the gradient."""
     epochs: int = Field(default=10, ge=0)
     """Number of epochs; 0 for a method that needs no gradient steps."""
     steps_per_shot: int | None = Field(default=None, ge=1)
-    """Number of updates per shot, in the place of epochs."""
+    """Number of updates per shot, instead of `epochs`."""
     batch_size: int = Field(default=16, ge=1)
     """Images per update, over all processes."""
     drop_last: bool = False
-    """Leave a last, smaller batch of an epoch out."""
+    """Leave out the last batch of an epoch if it is smaller."""
     one_class: bool = False
-    """Every batch holds images of one class, if each class has enough for a whole one; what is left over waits."""
+    """Each batch has images of one class, if every class has enough; remaining images are used in a later epoch."""
     warmup_epochs: int | float = Field(default=1, ge=0)
-    """Epochs at a constant, small rate before the schedule begins; a fraction takes the place of the first steps."""
+    """Epochs at a small constant rate before the schedule; a fraction replaces the first steps of the schedule."""
     warmup_lr: float = Field(default=1e-5, gt=0)
-    """That rate."""
+    """Learning rate of the warm-up."""
     schedule: Literal["epoch", "step", "constant"] = "epoch"
     """Cosine with one value per epoch, one per step, or no change."""
     cosine_epochs: int = Field(default=0, ge=0)
-    """Epochs that a cosine with one value per epoch is spread over, if they are more than those of the training."""
+    """Length of the per-epoch cosine in epochs, if it is longer than the training."""
     last_lr: float = Field(default=0.0, ge=0)
-    """What the cosine falls to."""
+    """Final learning rate of the cosine."""
     average: Literal["equal", "gaussian"] | None = None
-    """Average the states after each epoch, with equal or Gaussian weights; None: the last state is the result."""
+    """Average the states after each epoch, with equal or Gaussian weights; None: use the last state."""
     gaussian: tuple[float, float] = Field(default=(15.0, 1.0), strict=False)
     """Mean and deviation of Gaussian weights, in epochs."""
     patience: int | None = Field(default=None, ge=1)
-    """Stop after this number of epochs without a better accuracy on held-out images, and keep the best epoch's state;
-    without held-out images, all epochs are trained and the last is kept."""
+    """Stop after this number of epochs without a better accuracy on held-out images, and use the best epoch. Without
+    held-out images, all epochs are trained and the last one is used."""
     augment: bool = True
-    """Train on random crops, mirrored half the time; else on images as they are tested."""
+    """Train on random crops with random flips; otherwise on images preprocessed as for testing."""
     crop: tuple[float, float] = Field(default=(0.5, 1.0), strict=False)
     """Smallest and largest share of an image's area that a random crop takes."""
 
 
 SHARED = Recipe()
-"""One recipe for all methods, for a comparison of methods rather than of budgets."""
+"""The same recipe for all methods, to compare methods rather than budgets."""
 
 
 @dataclass(frozen=True)
 class Special:
-    """Published values that hold in some cases only, of a method's recipe and of its config."""
+    """Published values of recipe and config for some protocols, data sets or shots only."""
 
     recipe: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     protocols: tuple[str, ...] = ()
-    """The protocols it is for; none named: all of them."""
+    """Protocols; empty: all."""
     data: tuple[str, ...] = ()
-    """The data sets it is for; none named: all of them."""
+    """Data sets; empty: all."""
     shots: tuple[int, int] = (1, 10**9)
-    """Smallest and largest number of shots it is for."""
+    """Smallest and largest number of shots."""
     when: Mapping[str, Any] = field(default_factory=dict)
-    """Values of the config that must have been asked for, such as the method that another one builds on."""
+    """Config values that must be set explicitly, such as the base of ATPrompt."""
 
-    def holds(self, case: Case) -> bool:
-        """Whether this is such a case."""
+    def applies(self, case: Case) -> bool:
+        """Whether the values apply to a case."""
         least, most = self.shots
         return (
             (not self.protocols or case.protocol in self.protocols)
@@ -99,13 +99,13 @@ class Special:
 
 @dataclass(frozen=True)
 class Case:
-    """What decides which published values hold."""
+    """Protocol, data set, shots and explicit config: they decide which published values apply."""
 
     protocol: str | None = None
     data: str | None = None
     shots: int = 16
     config: Mapping[str, Any] = field(default_factory=dict)
-    """What was asked for."""
+    """Explicit settings."""
 
 
 def resolve(
@@ -115,22 +115,22 @@ def resolve(
     case: Case = Case(),  # noqa: B008 (it is immutable)
     changes: Mapping[str, Any] | None = None,
 ) -> Recipe:
-    """The recipe of a training: a method's own for this case, or the shared one, then what was asked for.
+    """The recipe of a training: the method's own for this case, or the shared one, with explicit changes.
 
-    Of `special`, the later ones win.
+    Later entries of `special` take precedence.
     """
     values = own.model_dump() if which == "own" else SHARED.model_dump()
-    return Recipe(**{**values, **_holding(special, which, case, "recipe"), **(changes or {})})
+    return Recipe(**{**values, **_applicable(special, which, case, "recipe"), **(changes or {})})
 
 
 def special_config(special: Sequence[Special], which: RecipeName, case: Case) -> dict[str, Any]:
-    """Values of a method's config that were published for this case; none by the shared recipe."""
-    return _holding(special, which, case, "config")
+    """Config values that were published for a case; none with the shared recipe."""
+    return _applicable(special, which, case, "config")
 
 
-def _holding(special: Sequence[Special], which: RecipeName, case: Case, part: str) -> dict[str, Any]:
+def _applicable(special: Sequence[Special], which: RecipeName, case: Case, part: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for one in special if which == "own" else ():
-        if one.holds(case):
+        if one.applies(case):
             values |= getattr(one, part)
     return values

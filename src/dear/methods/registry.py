@@ -1,6 +1,6 @@
-"""The methods by name: a table of "module:Class" that imports nothing until a method is asked for.
+"""Methods by name. A method is imported only when it is used.
 
-Other packages add methods by entry points of the group `dear.methods`, in the same form; a script by `register`.
+Other packages add methods with entry points of the group `dear.methods`, scripts with `register`.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _REGISTERED: dict[str, type[Method]] = {}
 
 
 def register(method: M) -> M:
-    """Class decorator: make a method known by its `name`; a name can be taken only once."""
+    """Class decorator that registers a method under its `name`, which must be unique."""
     if not isinstance(method, type):
         raise ConfigError(f"A method is a subclass of dear.Method, but {method!r} is not.")
     _check(method, f"{method.__name__} cannot be registered as a method")
     name = method.name
     taken = _places().get(name)
-    itself = taken == f"{method.__module__}:{method.__qualname__}"  # an entry point may name a registered class
+    itself = taken == f"{method.__module__}:{method.__qualname__}"  # the class is also an entry point
     if _REGISTERED.get(name, method) is not method or (taken and not itself and name not in _REGISTERED):
         raise ConfigError(f"The method name {name!r} is taken by {taken or 'another one'}: choose another name.")
     _REGISTERED[name] = method
@@ -66,12 +66,12 @@ def register(method: M) -> M:
 
 
 def get_method(name: str) -> type[Method]:
-    """The class of a method, imported now."""
+    """Import and return the class of a method."""
     if not isinstance(name, str):
-        raise ConfigError(f"A method is asked for by its name, but got an object of type {type(name).__name__}.")
+        raise ConfigError(f"The name of a method is a string, but got an object of type {type(name).__name__}.")
     if name in _REGISTERED:
         return _REGISTERED[name]
-    places = OWN if name in OWN else _places()  # entry points take long to look up
+    places = OWN if name in OWN else _places()  # looking up entry points is slow
     if name not in places:
         known = list_methods()
         raise ConfigError(
@@ -91,7 +91,7 @@ def get_method(name: str) -> type[Method]:
 
 
 def _check(method: type, what: str) -> None:
-    """Refuse a class with everything that is missing or wrong."""
+    """Raise a ConfigError that lists everything missing or wrong in a class."""
     if found := misfits(method):
         raise ConfigError(f"{what}: {'; '.join(found)}.")
 

@@ -1,9 +1,10 @@
-"""Role gains: how much the heads of each role and concept should count, one number for each, and nothing else.
+"""Role gains: one learned factor for the heads of each role and concept.
 
-An image's CLIP embedding is a sum of what every head and MLP adds to it. Grouped by role and concept of the heads, each
-group gets a factor, its gain. The loss is convex in the gains, so they are found by Newton's method from the terms of
-the drawn images, which are computed once.
-Shapes: B images, N drawn images, G groups with everything else as the last, C classes, E joint embedding.
+An image's CLIP embedding is a sum of contributions of heads and MLPs. The contributions are grouped by role and concept
+of the heads, and each group has a factor, its gain. The loss is convex in the gains, so Newton's method finds them from
+the contributions in the training images, which are computed once.
+
+Shapes: B images, N training images, G groups (the last has all other contributions), C classes, E joint embedding.
 """
 
 from __future__ import annotations
@@ -97,14 +98,14 @@ class RoleGains(Method[RoleGainsConfig]):
 
     def facts(self) -> dict[str, str]:
         """The gains, largest first, and where the roles come from."""
-        told = sorted(zip(self.groups, self.gains.tolist(), strict=True), key=lambda one: -one[1])
+        largest_first = sorted(zip(self.groups, self.gains.tolist(), strict=True), key=lambda one: -one[1])
         return {
-            "gains": ", ".join(f"{name} {gain:.2f}" for name, gain in told),
+            "gains": ", ".join(f"{name} {gain:.2f}" for name, gain in largest_first),
             "role map": self.roles.provenance.source,
         }
 
     def begin(self, clip: FrozenClip, draw: Draw) -> None:
-        """Find the gains."""
+        """Fit the gains."""
         terms_NGE = draw.image[PLAIN + self.quantity]
         found = best_gains(
             terms_NGE * clip.temperature, self.classes(clip, draw.classes), draw.labels, self.config.pull
@@ -120,7 +121,7 @@ class RoleGains(Method[RoleGainsConfig]):
     def forward(
         self, clip: FrozenClip, image: Mapping[str, Tensor], text: Tensor, batch: Batch | None = None
     ) -> Output:
-        """Cosines of the weighted and of the plain sum with the classes; a feature for every group of heads."""
+        """Cosines of the weighted and of the plain sum with the classes; one feature per group of heads."""
         terms_BGE = image[self.quantity]
         plain_BE, weighted_BE = terms_BGE.sum(1), (self.gains[:, None] * terms_BGE).sum(1)
         each = dict(zip(self.groups[:-1], unit(terms_BGE).unbind(1), strict=False))
@@ -135,7 +136,7 @@ class RoleGains(Method[RoleGainsConfig]):
         )
 
     def readings(self, clip: FrozenClip, readout: str) -> tuple[Reading, ...]:
-        """The [CLS] row with the gains as factors."""
+        """The [CLS] row with gains as factors."""
         if readout != "gains":
             return (Reading(),)
         gains = dict(zip(self.groups, self.gains.tolist(), strict=True))

@@ -1,6 +1,6 @@
-"""SkipTuning: own copies of the last layers of both towers are trained, on the classes that matter to a batch alone.
+"""SkipTuning: trains copies of the last layers of both towers, in each step on the classes relevant to its batch.
 
-Shapes: B images, C classes, K classes that a step keeps, E joint embedding.
+Shapes: B images, C classes, K classes of a step, E joint embedding.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ TEMPLATES = {
 LARGE = ("imagenet", "sun397", "food101")
 """Data sets with a quarter of the epochs."""
 DEPTH = 12
-"""Of the published towers, which `first_layer` counts in."""
+"""Layers of the published towers, which `first_layer` refers to."""
 FAR = 5.0
-"""How far the exponential law is followed, before it is shifted to end at 0."""
+"""Range of the exponential law, before it is shifted to end at 0."""
 FIRST = 1e4
 """A similarity that puts labels before all other classes."""
 
@@ -54,40 +54,40 @@ class SkipTuningConfig(Settings):
     """Config of SkipTuning."""
 
     first_layer: int = Field(default=7, ge=1, le=DEPTH)
-    """First layer that is trained, of 12; of other towers the one that is as far from the last."""
+    """First trained layer of twelve; counted from the end in other towers."""
     top: float = Field(default=0.5, gt=0)
-    """Share of the classes that a step always keeps, or their number if it is above 1; 1 skips none."""
+    """Share of the classes that a step always uses, or their number if it is above 1; 1 skips none."""
     most: int = Field(default=50, ge=1)
-    """Largest number of classes that a step always keeps."""
+    """Maximum number of classes that a step always uses."""
     falloff: float = Field(default=0.3, gt=0)
-    """How slowly the chance to be kept falls with a further class's rank."""
+    """How slowly the probability of using a further class decreases with its rank."""
     redraw: bool = False
-    """Draw the further ranks anew in every step, as the paper says, instead of once per run, as its code does."""
+    """Sample the further ranks in every step, as in the paper, instead of once per run, as in its code."""
 
 
 @dataclass
 class FrozenClasses:
-    """What never changes of a class list."""
+    """Everything about a class list that training does not change."""
 
     rows: Rows
-    """Prompts as they enter the first layer that is trained."""
+    """Prompts at the input of the first trained layer."""
     prototypes: Tensor | None = None
-    """(C, E): plain CLIP's class features, made by the first training step."""
+    """(C, E): plain CLIP's class features, computed by the first training step."""
 
 
 class TrainedClasses(NamedTuple):
-    """What a training step is given of the classes, before it knows which of them it keeps."""
+    """Classes of a training step, before the relevant ones are selected."""
 
     words: Tensor
     end: Tensor
     past: Tensor
-    """What prompts share, once per class, so that classes come first."""
+    """Shared rows of the prompts, repeated per class so that classes are the first dimension."""
     prototypes: Tensor
     draws: Tensor
 
 
 class Blocks(nn.Module):
-    """Own copies of a tower's last blocks, under OpenAI's names."""
+    """Trained copies of a tower's last blocks, with OpenAI's names."""
 
     def __init__(self, blocks: list[nn.Module], first: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Blocks(nn.Module):
 
 
 class ImageTail(nn.Module):
-    """Everything of an image tower from a layer on, under OpenAI's names."""
+    """Trained copy of an image tower from a layer on, with OpenAI's names."""
 
     def __init__(self, clip: FrozenClip, first: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class ImageTail(nn.Module):
 
 
 def chances(count: int, top: int, falloff: float) -> Tensor:
-    """Chance of each rank to be kept: 1 for the first `top`, then an exponential law that ends at 0."""
+    """Probability of using each rank: 1 for the first `top`, then an exponential law that ends at 0."""
     others = count - top
     if others < 2:
         return torch.tensor([1.0] * top + [0.0] * others)
@@ -114,7 +114,7 @@ def chances(count: int, top: int, falloff: float) -> Tensor:
 
 
 class SkipTuning(Method[SkipTuningConfig]):
-    """Trains own copies of the last six layers of both towers, in each step with the classes that matter to it."""
+    """Trains copies of the last six layers of both towers, in each step on the classes relevant to its batch."""
 
     name = "skiptuning"
     recipe = Recipe(
@@ -155,12 +155,12 @@ class SkipTuning(Method[SkipTuningConfig]):
         self.text_projection = own_tensor(frozen) if isinstance(frozen, Tensor) else frozen and own_copy(frozen)
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> FrozenClasses:
-        """Prompts by the data set's published template, else by its own, after the layers that stay frozen."""
+        """Prompts after the frozen layers, with the published template of the data set or its own."""
         template = TEMPLATES.get(classes.dataset or "", classes.template)
         return FrozenClasses(clip.text.run(prompt_rows(clip, classes, template, 0), 1, self._first_text - 1))
 
     def text(self, clip: FrozenClip, frozen: FrozenClasses, batch: Batch | None = None) -> Tensor | TrainedClasses:
-        """Class features of unit length (C, E); in training what they are made of, as most are not needed."""
+        """Class features of unit length (C, E); in training their inputs, as most features are not needed."""
         rows = frozen.rows
         if batch is None:
             return self.class_features(clip, rows)
@@ -172,20 +172,20 @@ class SkipTuning(Method[SkipTuningConfig]):
         return TrainedClasses(rows.words, rows.end, past, frozen.prototypes, draws_C)
 
     def class_features(self, clip: FrozenClip, rows: Rows) -> Tensor:
-        """Class features of unit length (C, E) by the layers that are trained."""
+        """Class features of unit length (C, E) with the trained layers."""
         layers = with_blocks(clip.text.layers, self.transformer.resblocks)
         first, projection = self._first_text, self.text_projection
         return unit(clip.text.features(rows, first, layers=layers, norm=self.ln_final, projection=projection))
 
     def image_features(self, clip: FrozenClip, rows_BND: Tensor) -> Tensor:
-        """Image features of unit length (B, E) by the layers that are trained."""
+        """Image features of unit length (B, E) with the trained layers."""
         layers = with_blocks(clip.vision.layers, self.visual.transformer.resblocks)
         x_BD = clip.vision.run(rows_BND, self._first_image, layers=layers, read=[0])[:, 0]
         return unit(clip.vision.read(x_BD, self.visual.ln_post, self.visual.proj))
 
     @torch.no_grad()
-    def kept(self, feature_BE: Tensor, text: TrainedClasses, labels_B: Tensor) -> tuple[Tensor, Tensor]:
-        """(C,) which ranks, and (C,) which classes a step keeps: those most similar to any of its images come first."""
+    def selected(self, feature_BE: Tensor, text: TrainedClasses, labels_B: Tensor) -> tuple[Tensor, Tensor]:
+        """(C,) selected ranks and (C,) selected classes; classes are ranked by similarity to any image of the step."""
         count = text.prototypes.shape[0]
         wanted = self.config.top * count if self.config.top <= 1 else min(self.config.top, count)
         top = count if self.config.top == 1 else min(math.ceil(wanted), self.config.most, count)
@@ -196,12 +196,12 @@ class SkipTuning(Method[SkipTuningConfig]):
         return ranks_C, classes_C.scatter(0, labels_B, True)  # a batch of many classes must not lose a label
 
     def forward(self, clip: FrozenClip, image: Mapping[str, Tensor], text: Any, batch: Batch | None = None) -> Output:
-        """Cosines of image and class features; in training of the classes that the step keeps."""
+        """Cosines of image and class features; in training of the selected classes."""
         feature_BE = self.image_features(clip, image[f"rows@{self._first_image}"])
         if batch is None:
             logits_BC = clip.temperature * feature_BE @ text.T
             return Output({"logits": logits_BC}, {"cls": feature_BE}, classes=text)
-        ranks_C, classes_C = self.kept(feature_BE.detach(), text, batch.required_labels)
+        ranks_C, classes_C = self.selected(feature_BE.detach(), text, batch.required_labels)
         kept_K = classes_C.nonzero()[:, 0]
         rows = Rows(text.past[:1].detach(), text.words[kept_K].detach(), text.end[kept_K])
         text_KE = self.class_features(clip, rows)
@@ -210,5 +210,5 @@ class SkipTuning(Method[SkipTuningConfig]):
         return Output({"logits": logits_BK}, {"cls": feature_BE}, classes=text_KE, rest=rest)
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy over the classes that the step keeps."""
+        """Cross-entropy over the selected classes."""
         return {"ce": F.cross_entropy(out.logits, out.rest["labels"])}

@@ -1,4 +1,4 @@
-"""TAC: prompts in both towers beside tokens that stand for clusters of the trained classes.
+"""TAC: prompts in both towers, and tokens that represent clusters of the trained classes.
 
 Shapes: m clusters, n learned rows per layer, N original image rows, B image rows (views × images), C classes, D width,
 E joint embedding.
@@ -25,7 +25,7 @@ from dear.methods.parts.tokens import WORDS, deep_words, prompted_image, random_
 MOST_WORDS = 20
 """Longer contexts start at random, as published."""
 STILL = 1e-4
-"""k-means stops if the square of the sum of the centres' moves is below this."""
+"""k-means stops if the square of the summed moves of all centres is below this."""
 MOST_ROUNDS = 300
 
 
@@ -41,19 +41,19 @@ class TACConfig(Settings):
     text_depth: int = Field(default=12, ge=1)
     """Number of text layers, from the first on, that get learned rows of their own."""
     vision_depth: int = Field(default=12, ge=1)
-    """The same of the image tower."""
+    """Number of image layers, from the first on, that get learned rows of their own."""
     text_weight: float = Field(default=20.0, ge=0)
-    """Weight of the distance of class features from plain CLIP's of the descriptions."""
+    """Weight of the distance of class features from plain CLIP's features of the descriptions."""
     image_weight: float = Field(default=25.0, ge=0)
-    """Weight of the distance of image features from plain CLIP's of the images without augmentation."""
+    """Weight of the distance of image features from plain CLIP's features of unaugmented images."""
     dropout: float = Field(default=0.3, ge=0, lt=1)
-    """Share of the image features' numbers that are set to zero in training."""
+    """Dropout rate of image features in training."""
     views: int = Field(default=4, ge=1, le=64)
     """Augmented views of each image per step."""
 
 
 class Target:
-    """Plain CLIP's class features of descriptions, made when a loss first asks for them."""
+    """Plain CLIP's class features of descriptions, computed when a loss first needs them."""
 
     def __init__(self, clip: FrozenClip, classes: ClassList) -> None:
         self._clip, self._classes = clip, classes
@@ -66,7 +66,7 @@ class Target:
 
 
 class FrozenText(NamedTuple):
-    """Embedded prompts without positions, and what class features should stay near to."""
+    """Embedded prompts without positions, and the target of class features."""
 
     words_CTD: Tensor
     end_C: Tensor
@@ -75,7 +75,7 @@ class FrozenText(NamedTuple):
 
 
 class TAC(Method[TACConfig]):
-    """Learned rows in both towers beside tokens of the clusters that the trained classes form."""
+    """Learned rows in both towers, and tokens that represent clusters of the trained classes."""
 
     name = "tac"
     recipe = Recipe(
@@ -118,7 +118,7 @@ class TAC(Method[TACConfig]):
         self.register_buffer("mask", self._mask(clip.vision.rows), persistent=False)
 
     def _start(self, clip: FrozenClip, generator: torch.Generator) -> nn.Parameter:
-        """Embeddings of "a photo of a", then of the end token and of padding, as many as there are rows."""
+        """One embedding per row: "a photo of a", then the end token, then padding."""
         count = self.config.text_context
         if count > MOST_WORDS:
             return random_rows(generator, count, clip.text.width)
@@ -126,7 +126,7 @@ class TAC(Method[TACConfig]):
         return nn.Parameter(clip.text.embed(ids)[0].detach().float().clone())
 
     def _mask(self, originals: int) -> Tensor:
-        """(1, 1, L, L): patches do not read cluster tokens."""
+        """(1, 1, L, L): patches do not attend to cluster tokens."""
         clusters = self.config.clusters
         length = originals + clusters + self.config.vision_context
         mask = torch.ones(1, 1, length, length, dtype=torch.bool)
@@ -134,7 +134,7 @@ class TAC(Method[TACConfig]):
         return mask
 
     def begin(self, clip: FrozenClip, draw: Draw) -> None:
-        """Cluster the classes that will be trained on; other class lists use the same centres."""
+        """Cluster the training classes; other class lists use the same centres."""
         features_CE = described(clip, draw.classes)
         chosen = torch.randperm(features_CE.shape[0], generator=torch.Generator().manual_seed(draw.seed))
         found = cluster_centres(features_CE, chosen[: self.config.clusters].tolist())
@@ -142,21 +142,21 @@ class TAC(Method[TACConfig]):
         self.get_buffer("centres").copy_(found[places])
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> FrozenText:
-        """Embedded prompts; the learned rows go before their words, so positions come later."""
+        """Embedded prompts without positions, as learned rows are inserted before the words."""
         published = classes.dataset in declarations()
         tokens = tokens_of(clip, classes, DEFAULT_TEMPLATE if published else None)
         longest = int(tokens.end_C.max()) + 1
         room = clip.text.positions.shape[0] - longest - self.config.clusters
         if room < self.config.text_context:
             raise ConfigError(
-                f"{self.config.text_context} learned rows and {self.config.clusters} clusters do not fit beside "
+                f"{self.config.text_context} learned rows and {self.config.clusters} clusters do not fit next to "
                 f"prompts of {longest} tokens: use at most {max(room, 0)} rows (text_context)."
             )
         words_CTD = clip.text.embed(tokens.ids_CT[:, :longest])
         return FrozenText(words_CTD, tokens.end_C, tokens.shared, Target(clip, classes))
 
     def text(self, clip: FrozenClip, frozen: FrozenText, batch: Batch | None = None) -> dict[str, Tensor]:
-        """Class features of unit length (C, E), and in training what they should stay near to."""
+        """Class features of unit length (C, E), and in training their target."""
         clusters = self.cluster_to_text(self.get_buffer("centres"))
         layers = [torch.cat([clusters, rows]) for rows in self.text_prompts]
         x_CTD, count = frozen.words_CTD, layers[0].shape[0]
@@ -183,10 +183,10 @@ class TAC(Method[TACConfig]):
         return Output({"logits": logits_BC}, {"cls": feature_BE}, classes=classes_CE, rest=rest)
 
     def _dropped(self, feature: Tensor, batch: Batch, name: str) -> Tensor:
-        """Features with some numbers set to zero; of images without augmentation there are as many as in one view."""
+        """Features with dropout; unaugmented images have one row per image instead of one per view."""
         share = self.config.dropout
-        drawn = batch.draw(name, feature.shape[1])[: feature.shape[0]].to(feature.device)
-        return feature * (drawn >= share) / (1 - share)
+        numbers = batch.draw(name, feature.shape[1])[: feature.shape[0]].to(feature.device)
+        return feature * (numbers >= share) / (1 - share)
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy of all views, and mean absolute distances from plain CLIP's features."""
@@ -198,7 +198,7 @@ class TAC(Method[TACConfig]):
 
 @torch.no_grad()
 def described(clip: FrozenClip, classes: ClassList) -> Tensor:
-    """Plain CLIP's class features (C, E): the mean over a class's sentences of their raw features, normalised."""
+    """Plain CLIP's class features (C, E): the normalised mean of raw features over the sentences of a class."""
     sentences = classes.sentences()
     encoded = clip.text.encode([one for each in sentences for one in each])
     parts = torch.split(encoded, [len(each) for each in sentences])
@@ -207,7 +207,7 @@ def described(clip: FrozenClip, classes: ClassList) -> Tensor:
 
 @torch.no_grad()
 def cluster_centres(features_CE: Tensor, first: Sequence[int]) -> Tensor:
-    """k-means by cosine from the given rows; centres of unit length. A cluster that loses all rows keeps its centre."""
+    """k-means by cosine with initial rows `first`; centres of unit length. An empty cluster does not move."""
     centres = features_CE[list(first)]
     for _ in range(MOST_ROUNDS):
         nearest_C = (unit(features_CE) @ unit(centres).T).argmax(1)

@@ -1,4 +1,4 @@
-"""TCP: learned words, replaced in a middle text layer by words made of each class's own frozen feature.
+"""TCP: learned words, replaced in a middle text layer by words computed from each class's frozen feature.
 
 Shapes: B images, C classes, D text width, E joint embedding; four learned words and four words per class.
 """
@@ -21,9 +21,9 @@ from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import frozen_features, placeholders, prompt_rows, with_words
 
 COUNT = 4
-"""Learned words, and words per class."""
+"""Number of learned words, and of words per class."""
 FIRST = 2
-"""The least layer at which words of the class can come in: before it nothing would be learned by the context."""
+"""First layer that can receive the words of a class; before it, the context would have no effect."""
 PHOTO, PERSON = "a photo of a {}.", "a photo of a person doing {}."
 IMAGENET = dict.fromkeys(IMAGENETS, PHOTO)
 FROZEN = {
@@ -36,7 +36,7 @@ FROZEN = {
     **dict.fromkeys(("stanford_cars", "sun397", "caltech101"), PHOTO),
     **IMAGENET,
 }
-"""Prompts of the frozen class features."""
+"""Templates of the frozen class features."""
 LEARNED = {
     "fgvc_aircraft": "X X X X {}, a type of aircraft.",
     "dtd": "X X X X {} texture.",
@@ -44,16 +44,16 @@ LEARNED = {
     "ucf101": PERSON,
     **IMAGENET,
 }
-"""Prompts whose first words are learned; others are places for them, then what follows the name in the frozen one."""
+"""Templates whose first words are learned; other data sets use placeholders and the end of the frozen template."""
 
 
 def frozen_template(classes: ClassList) -> str:
-    """The prompt of the frozen class features; of an unknown data set, its own."""
+    """Template of the frozen class features; an unknown data set has its own."""
     return FROZEN.get(classes.dataset or "", classes.template)
 
 
 def learned_template(classes: ClassList) -> str:
-    """The prompt whose first words are learned."""
+    """Template whose first words are learned."""
     rest = frozen_template(classes).split("{}")[1]
     return LEARNED.get(classes.dataset or "", f"{placeholders(COUNT)} {{}}{rest}")
 
@@ -67,11 +67,11 @@ class TCPConfig(Settings):
     """Config of TCP."""
 
     words: str = ""
-    """Words that the four learned ones start from; "" for a random start."""
+    """Words that the four learned words start from; "" for a random start."""
     layer: int = Field(default=9, ge=FIRST, le=12)
-    """Text layer, of 12, before which the words of the class take the place of the learned ones."""
+    """Text layer of twelve before which the words of the class replace the learned ones."""
     weight: float = Field(default=8.0, ge=0)
-    """Of the term that keeps class features near the frozen ones."""
+    """Weight of the term that keeps class features near the frozen ones."""
 
     @field_validator("words")
     @classmethod
@@ -89,7 +89,7 @@ class ClassText(NamedTuple):
 
 
 class TCP(Method[TCPConfig]):
-    """Learned words, then words made of the class's frozen feature in a middle text layer."""
+    """Learned words, replaced in a middle text layer by words computed from the class's frozen feature."""
 
     name = "tcp"
     recipe = Recipe(**{**DASSL, "optimiser": "adam"}, eps=1e-3, epochs=50)
@@ -139,6 +139,6 @@ class TCP(Method[TCPConfig]):
         return Output(out.readouts, out.features, classes=text.features, rest={"frozen": text.frozen})
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy, and how far the mean class is from its frozen feature."""
+        """Cross-entropy, and the mean distance of class features from the frozen ones."""
         near = F.cosine_similarity(out.class_features, out.rest["frozen"], dim=1, eps=1e-7).mean()
         return {**super().loss(out, batch), "kg": self.config.weight * (1 - near)}

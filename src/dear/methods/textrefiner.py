@@ -19,7 +19,7 @@ from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import random_linear
 
 MOMENTUM = 0.1
-"""Of the running statistics."""
+"""Momentum of the running statistics."""
 
 
 class TextRefinerConfig(CoOpConfig):
@@ -28,26 +28,26 @@ class TextRefinerConfig(CoOpConfig):
     slots: int = Field(default=25, ge=1)
     """Rows of the memory."""
     alpha: float = Field(default=0.2, ge=0)
-    """How much what is read from the memory changes class features."""
+    """Weight of the memory's contribution to class features."""
     momentum: float = Field(default=0.8, ge=0, le=1)
-    """Share of a slot that a step's writing keeps."""
+    """Share of the old value when a step writes to a slot."""
     balance: float = Field(default=50.0, gt=0)
-    """The local loss is divided by it."""
+    """Divisor of the local loss."""
     distill: float = Field(default=20.0, ge=0)
     """Weight of the distance between refined and plain class features."""
     patches: int = Field(default=5, ge=1)
-    """Patches per image, those that the [CLS] row attends to most, that are classified on their own."""
+    """Patches per image that are classified separately: those with the largest [CLS] attention."""
 
 
 class Refined(NamedTuple):
-    """What classes are to a step."""
+    """Class features of a step, before and after refinement."""
 
     classes: Tensor
     """(C, E) refined features of unit length."""
     plain: Tensor
-    """(C, E) class features of unit length, before they are refined."""
+    """(C, E) class features of unit length, before refinement."""
     refined: Tensor
-    """(C, E) refined features, whose lengths act as a factor per class."""
+    """(C, E) refined features, not normalised; their lengths act as a factor per class."""
 
 
 class Statistics(NamedTuple):
@@ -58,7 +58,7 @@ class Statistics(NamedTuple):
 
 
 class Translation(nn.Module):
-    """Linear, batch norm, ReLU, linear. It never asks for its mode and rewrites nothing by itself."""
+    """Linear, batch norm, ReLU, linear. It does not read its mode, and its statistics change only in `remember`."""
 
     def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -67,8 +67,9 @@ class Translation(nn.Module):
         self.conv2 = random_linear(generator, outputs, outputs)
 
     def forward(self, x: Tensor, *, training: bool) -> tuple[Tensor, Statistics | None]:
-        """The rows, normalised by their own statistics in training and by the running ones otherwise; one row alone
-        has none.
+        """Map rows, normalised by their own statistics in training and by the running ones otherwise.
+
+        A single row has no statistics.
         """
         rows = self.conv1(x).flatten(0, -2)
         training = training and rows.shape[0] > 1
@@ -95,14 +96,14 @@ def start_memory(slots: int, width: int, generator: torch.Generator) -> Tensor:
 
 
 def refine(plain_CE: Tensor, memory_mE: Tensor, extractor: nn.Module, alpha: float) -> Refined:
-    """Class features with what each reads from the memory."""
+    """Add to each class feature what it reads from the memory."""
     read_CE = (plain_CE @ memory_mE.T).softmax(-1) @ memory_mE
     refined_CE = plain_CE + alpha * extractor(torch.cat([plain_CE, read_CE], dim=-1))
     return Refined(unit(refined_CE), plain_CE, refined_CE)
 
 
 def local_rows(rows_BNE: Tensor, attention_BN: Tensor, patches: int) -> Tensor:
-    """Per image, one after the other: the [CLS] row, its patches of largest attention, the mean of all rows."""
+    """Per image: the [CLS] row, the patches with the largest attention, and the mean of all rows."""
     count = min(patches, rows_BNE.shape[1] - 1)
     best = attention_BN[:, 1:].topk(count).indices + 1
     chosen = rows_BNE.gather(1, best[..., None].expand(-1, -1, rows_BNE.shape[-1]))
@@ -110,8 +111,9 @@ def local_rows(rows_BNE: Tensor, attention_BN: Tensor, patches: int) -> Tensor:
 
 
 def rewritten(memory_mE: Tensor, rows_RE: Tensor, momentum: float) -> Tensor:
-    """The memory after writing rows of unit length: each goes to its nearest slot, with a weight that falls with its
-    distance from the nearest of all rows.
+    """Return the memory after writing rows of unit length.
+
+    Each row goes to its nearest slot; its weight decreases with its distance from the row nearest to that slot.
     """
     similar_Rm = rows_RE @ memory_mE.T
     slot_R = similar_Rm.argmax(1)
@@ -143,7 +145,7 @@ class TextRefiner(CoOp):
     def __init__(self, clip: FrozenClip, config: TextRefinerConfig, **others: Any) -> None:
         super().__init__(clip, config, **others)
         self.needs = Needs(training=("projected", "cls_attention"), drawn_images=False)
-        generator = torch.Generator().manual_seed(self.seed)  # not after the context's numbers
+        generator = torch.Generator().manual_seed(self.seed)  # as if the context had used no numbers
         embed = clip.vision.projection.shape[1]
         self.trans = Translation(embed, embed, generator)
         self.extractor = random_linear(generator, 2 * embed, embed, bias=False)
@@ -151,11 +153,11 @@ class TextRefiner(CoOp):
         self.register_buffer("cache", start_memory(self.config.slots, embed, generator))
 
     def text(self, clip: FrozenClip, frozen: FrozenPrompts, batch: Batch | None = None) -> Any:
-        """Refined class features and what they were made of."""
+        """Class features before and after refinement."""
         return refine(super().text(clip, frozen, batch), self.cache, self.extractor, self.config.alpha)
 
     def forward(self, clip: FrozenClip, image: Mapping[str, Tensor], text: Any, batch: Batch | None = None) -> Output:
-        """Products with refined features; in training those of local rows with plain class features too."""
+        """Products with refined features; in training also products of local rows with plain class features."""
         feature_BE = unit(image["feature"])
         logits = {"logits": clip.temperature * feature_BE @ text.refined.T}
         if batch is None:

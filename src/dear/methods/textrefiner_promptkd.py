@@ -19,7 +19,7 @@ from dear.methods.promptkd import TEACHER, PromptKD, PromptKDConfig
 from dear.methods.textrefiner import Refined, Translation, local_rows, refine, rewritten, start_memory
 
 LOCAL, DISTANCE = 100, 50
-"""What the weight of the divergence is divided by for local rows, and for the distance of class features."""
+"""Divisors of the divergence's weight, for local rows and for the distance of class features."""
 
 
 class TextRefinerKDConfig(PromptKDConfig):
@@ -28,11 +28,11 @@ class TextRefinerKDConfig(PromptKDConfig):
     slots: int = Field(default=25, ge=1)
     """Rows of the memory."""
     alpha: float = Field(default=0.2, ge=0)
-    """How much what is read from the memory changes class features."""
+    """Weight of the memory's contribution to class features."""
     momentum: float = Field(default=0.8, ge=0, le=1)
-    """Share of a slot that a step's writing keeps."""
+    """Share of the old value when a step writes to a slot."""
     patches: int = Field(default=5, ge=1)
-    """Patches per image, those that the [CLS] row attends to most, that answer on their own."""
+    """Patches per image that are classified separately: those with the largest [CLS] attention."""
 
 
 class TextRefinerKD(PromptKD):
@@ -69,7 +69,7 @@ class TextRefinerKD(PromptKD):
         return refine(frozen, self.cache, self.extractor, self.config.alpha)
 
     def _rows(self, clip: FrozenClip, rows_BND: Tensor, training: bool) -> tuple[Tensor, Tensor]:
-        """Projected rows of the last layer (the [CLS] row alone in evaluation), and its [CLS] attention to rows."""
+        """Projected rows of the last layer (only [CLS] in evaluation), and the attention of [CLS] to rows."""
         last, count = clip.vision.depth, rows_BND.shape[1]
         edit, kept = image_edit(clip, list(self.vision), count)
         before = edit(last, clip.vision.run(rows_BND, 1, last - 1, edit=edit, kept=kept))
@@ -81,7 +81,7 @@ class TextRefinerKD(PromptKD):
         return clip.vision.read(after), weights[:, :count]
 
     def forward(self, clip: FrozenClip, image: Mapping[str, Tensor], text: Any, batch: Batch | None = None) -> Output:
-        """Products of the student's projected feature with refined classes; in training of local rows too."""
+        """Products of the student's projected feature with refined classes; in training also of local rows."""
         rows_BNE, attention_BN = self._rows(clip, image["rows@1"], batch is not None)
         projected_BT, of_images = self.project(rows_BNE[:, 0], training=batch is not None)
         feature_BT = unit(projected_BT)
@@ -100,7 +100,7 @@ class TextRefinerKD(PromptKD):
         return Output(logits, {"cls": feature_BT}, classes=text.classes, rest=rest)
 
     def _away(self, logits: Tensor, wanted: Tensor) -> Tensor:
-        """Divergence of answers from the teacher's, mean over all logits."""
+        """Divergence from the teacher's predictions, averaged over all logits."""
         heat = self.config.temperature
         ours, theirs = ((one / heat).log_softmax(1) for one in (logits, wanted))
         return heat**2 * F.kl_div(ours, theirs, reduction="sum", log_target=True) / logits.numel()
@@ -117,7 +117,7 @@ class TextRefinerKD(PromptKD):
 
     @torch.no_grad()
     def after_step(self, out: Output) -> None:
-        """Remember the batch's statistics, and write the step's local rows into the memory."""
+        """Update the running statistics, and write the step's local rows into the memory."""
         for module, statistics in zip((self.project, self.trans), out.rest["statistics"], strict=True):
             if statistics is not None:
                 module.remember(statistics)

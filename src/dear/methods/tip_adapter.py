@@ -1,4 +1,4 @@
-"""Tip-Adapter: cached features of the training images as a second classifier beside the text."""
+"""Tip-Adapter: cached features of the training images as a second classifier next to the text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PUBLISHED = {
     "eurosat": (2.0, (12.0, 10.0)),
     "ucf101": (3.0, (7.0, 3.0)),
 }
-"""Initial α, and how far β and α are searched, by data set."""
+"""By data set: initial α, upper ends of the searches for β and α."""
 
 
 class TipConfig(CacheConfig):
@@ -29,7 +29,7 @@ class TipConfig(CacheConfig):
     search_scale: tuple[Scale, Scale] = Field(default=(7.0, 3.0), strict=False)
     """Upper ends of the searches for β and α."""
     search_steps: tuple[Steps, Steps] = Field(default=(200, 20), strict=False)
-    """Number of values of β and α that are tried."""
+    """Number of values of β and α to try."""
 
 
 class TipAdapter(CacheMethod[TipConfig]):

@@ -1,4 +1,4 @@
-"""VPT: learned rows in the layers of the image tower; the text tower is untouched.
+"""VPT: learned rows in the layers of the image tower; the text tower is unchanged.
 
 Shapes: n learned rows per layer, B images, C classes, E joint embedding.
 """
@@ -29,7 +29,7 @@ class VPTConfig(Settings):
 
 
 class VPT(Method[VPTConfig]):
-    """Learned rows in every layer of the image tower; the text tower is untouched."""
+    """Learned rows in every layer of the image tower; the text tower is unchanged."""
 
     name = "vpt"
     recipe = Recipe(**{**DASSL, "lr": 2.5e-3, "batch_size": 4}, epochs=5)
@@ -52,7 +52,7 @@ class VPT(Method[VPTConfig]):
         )
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> Tensor:
-        """Plain CLIP's class features: the published sets have one template, others keep their own."""
+        """Plain CLIP's class features; the published data sets share one template, others have their own."""
         published = classes.dataset in declarations()
         return frozen_features(clip, classes, DEFAULT_TEMPLATE if published else classes.template)
 

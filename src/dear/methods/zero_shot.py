@@ -1,4 +1,4 @@
-"""Zero-shot CLIP: the frozen model's own features and nothing else."""
+"""Zero-shot CLIP: the features of the frozen model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dear.methods.api import About, ClassList, FrozenClip, Method, Recipe, token
 
 
 class ZeroShot(Method):
-    """Plain CLIP: what every method is when it is switched off."""
+    """Plain CLIP, the same as any method that is disabled."""
 
     name = "zero_shot"
     recipe = Recipe(epochs=0)

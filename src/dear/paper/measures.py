@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dear.backbone.clip import FrozenClip
 from dear.data.dataset import Dataset
+from dear.data.families import WORLD
 from dear.data.images import ImageList, image_batches
 from dear.errors import DataError
 from dear.model.model import Model
@@ -24,7 +25,7 @@ from dear.retrieval.encoder import encode, feature_kinds, model_hash
 from dear.retrieval.search import nearest
 from dear.roles.ablation import Ablation, Drop, Group, Task, collect_terms, measure
 from dear.roles.rolemap import RoleMap
-from dear.roles.sources import WORLD, tasks_from
+from dear.roles.sources import tasks_from
 from dear.storage import documents
 from dear.storage.files import letters, read_regular, sha256, write_atomic
 from dear.world.render import RENDERER_VERSION

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dear.data.catalog import declarations
+from dear.data.families import IMAGENETS
 from dear.errors import ConfigError, did_you_mean
 from dear.evaluation.cells import Cell, make_cells
 from dear.evaluation.published import data_sets, published_table
@@ -56,8 +57,8 @@ MINI = Sets(
 )
 FULL = Sets(
     learned=data_sets("base-to-novel"),
-    source="imagenet",
-    shifted=("imagenetv2", "imagenet_sketch", "imagenet_a", "imagenet_r"),
+    source=IMAGENETS[0],
+    shifted=IMAGENETS[1:],
 )
 
 

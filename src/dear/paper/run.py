@@ -22,7 +22,6 @@ from dear.evaluation.eta import RemainingTime
 from dear.evaluation.grid import OLD, run_grid
 from dear.evaluation.results import CellResult, Protocol
 from dear.evaluation.tables import to_csv, to_markdown
-from dear.methods.dear.method import LAST_LAYERS
 from dear.methods.dear.roles import roles_for
 from dear.methods.recipe import Case, resolve
 from dear.methods.registry import get_method
@@ -49,7 +48,7 @@ from dear.paper.plan import (
 )
 from dear.progress.stages import duration, stage
 from dear.roles.known import AUTO
-from dear.roles.rolemap import RoleMap, shipped_maps
+from dear.roles.rolemap import LAST_LAYERS, RoleMap, shipped_maps
 from dear.storage.files import write_atomic
 from dear.storage.locks import check_ours, held, remove_leftovers, remove_ours
 from dear.world.catalog import DATASETS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from dear.evaluation.defaults import WORLD
+from dear.data.families import WORLD
 from dear.evaluation.pairwise import LEVEL
 from dear.evaluation.statistics import smallest_p
 from dear.evaluation.summary import Row

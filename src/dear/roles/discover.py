@@ -26,7 +26,7 @@ from dear.roles.concepts import (
 from dear.roles.corpus import TextPool
 from dear.roles.entropy import RoleAndConcept, Rule, entropy, role_by_dominance, roles_by_quantile, shares
 from dear.roles.moments import Collected
-from dear.roles.rolemap import CORE_ATTRIBUTES, HeadRole, Provenance, RoleMap
+from dear.roles.rolemap import CORE_ATTRIBUTES, LAST_LAYERS, HeadRole, Provenance, RoleMap
 from dear.roles.textspan import Array, Span, textspan_all
 
 Place = tuple[int, int]
@@ -137,7 +137,7 @@ def first_examined_layer(clip: FrozenClip, first_layer: int | None) -> int:
     layers = clip.geometry.vision_layers
     if first_layer is not None and first_layer > layers:
         raise ConfigError(f"The first layer is {first_layer}, but {clip.name} has image layers 1 to {layers}.")
-    return first_layer or max(1, layers - 3)
+    return first_layer or max(1, layers - LAST_LAYERS + 1)
 
 
 def places_of(clip: FrozenClip, first_layer: int | None) -> list[Place]:

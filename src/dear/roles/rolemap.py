@@ -22,6 +22,8 @@ from dear.storage.files import is_file, is_folder, sha256
 
 ROLES: Final = "roles.json"
 """File name of a role map in a folder."""
+LAST_LAYERS = 4
+"""Number of last layers that are examined and adapted by default."""
 CORE_ATTRIBUTES = ("color", "shape", "texture", "object", "location")
 
 Scalar = str | int | float | bool | None

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
+from dear.data.families import WORLD
 from dear.data.images import ImageList, folder_images
 from dear.data.open import dataset_names, open_dataset
 from dear.errors import ImageError
@@ -16,7 +17,6 @@ from dear.world.grammar import PROMPTS, phrase_pool, prompt
 from dear.world.samples import held_out_image, pretraining_pair, truth
 from dear.world.vocabulary import ATTRIBUTES, NAMES
 
-WORLD = "world"
 DISCOVERY_SEED = 90_001
 """Seed of scenes like those of pre-training, which pre-training never uses."""
 

@@ -1,4 +1,4 @@
-"""Every choice of the method, with the paper's values (or our decision where the paper is silent) as defaults."""
+"""Settings of DeAR. The defaults are the paper's values, or our choice where the paper gives none."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DearConfig(Settings):
     lambda_reg: float = Field(default=1.0, ge=0)
     """Weight of the two terms that keep the features near plain CLIP's."""
     lambda_fusion: float = Field(default=0.7, ge=0)
-    """Weight of the term that keeps the fusion from leaning on the attributes alone."""
+    """Weight of the term that keeps the fusion weight of [CLS] large."""
     fusion_loss: Literal["neg_log", "one_minus"] = "neg_log"
     """Form of that term: -ln α_cls, or 1 - α_cls."""
     seed: int | None = Field(default=None, ge=0, lt=2**63)
@@ -61,7 +61,7 @@ class DearConfig(Settings):
     threshold: float | None = Field(default=None, exclude=True)
     """Cut the heads' entropies again at this percentage."""
     attributes: int | None = Field(default=None, exclude=True)
-    """Take fewer or more core attributes."""
+    """Use fewer or more core attributes."""
 
     @field_validator("roles")
     @classmethod

@@ -1,7 +1,7 @@
-"""The role-based attention mask (Eq. 7-9), computed from a role map each time and never stored.
+"""The role-based attention mask (Eq. 7-9), computed from a role map and not saved.
 
-What a query may see depends only on the kinds of the two tokens: original (0), or belonging to attribute a (1..K).
-So a head's mask is a (K+1, K+1) table, spread over the sequence [originals, attribute tokens].
+Whether a query sees a key depends only on the kinds of the two tokens: original (0), or attribute a (1..K).
+A head's mask is therefore a (K+1, K+1) table, expanded to the sequence [originals, attribute tokens].
 Shapes: H heads, L tokens, G = K + 1 kinds.
 """
 

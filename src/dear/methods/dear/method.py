@@ -1,4 +1,4 @@
-"""DeAR itself: a frozen CLIP whose last layers carry attribute tokens under a role mask.
+"""DeAR: attribute tokens in the last layers of a frozen CLIP, routed by a mask of head roles.
 
 Shapes: B images, N original rows, A attribute tokens, D width, C classes, K attributes, G = K + 1, E joint embedding.
 """
@@ -23,9 +23,7 @@ from dear.methods.dear.masks import layer_mask, token_kinds
 from dear.methods.dear.roles import roles_for, with_auto_roles
 from dear.methods.parts.class_text import AdaptedText, FrozenText
 from dear.roles.known import check_roles
-from dear.roles.rolemap import ROLES, RoleMap
-
-LAST_LAYERS = 4
+from dear.roles.rolemap import LAST_LAYERS, ROLES, RoleMap
 
 
 class DearMethod(Method[DearConfig]):

@@ -1,4 +1,4 @@
-"""A cache of labelled image features as classifier: what Tip-Adapter and APE share.
+"""A cache of labelled image features as a classifier, shared by Tip-Adapter and APE.
 
 Shapes: N cached images, C classes, M images to choose on, B images, E joint embedding. Affinities and class sums have
 the images last, (N, B) and (C, B), so that adding up the rows of a class needs no one-hot matrix.
@@ -23,15 +23,15 @@ from dear.methods.parts.class_identity import name_bytes, places, same_classes
 from dear.progress.stages import stage
 
 Scale = Annotated[float, Field(gt=0)]
-"""Where a search ends."""
+"""Upper end of a search."""
 Steps = Annotated[int, Field(ge=1, le=10_000)]
-"""How many values a search tries."""
+"""Number of values of a search."""
 SMALLEST = 0.1
-"""Where the searches for α and β begin."""
+"""Lower end of the searches for α and β."""
 
 
 class CacheConfig(Settings):
-    """What every method with a cache can be told."""
+    """Settings of every method with a cache."""
 
     templates: tuple[str, ...] = Field(default=(), strict=False)
     """Prompts that are averaged; by default the data set's own, for ImageNet the published seven."""
@@ -42,7 +42,7 @@ class CacheConfig(Settings):
     init_beta: float = Field(default=1.0, ge=0)
     """Sharpness of the cache in training, and in the end if nothing is chosen."""
     search: bool = True
-    """Choose the numbers on held-out images, if there are any."""
+    """Search for the best values on held-out images, if there are any."""
     search_scale: tuple[Scale, ...] = Field(default=(7.0, 3.0), strict=False)
     """Upper ends of the searches for β and α."""
     search_steps: tuple[Steps, ...] = Field(default=(200, 20), strict=False)
@@ -69,7 +69,7 @@ class CacheText(NamedTuple):
 
 
 def grid_values(scale: float, steps: int, first: float) -> list[float]:
-    """The values that a search tries; it never reaches `scale`."""
+    """The values of a search; `scale` itself is not included."""
     return [i * (scale - first) / steps + first for i in range(steps)]
 
 
@@ -91,8 +91,9 @@ def search(
     alphas: Sequence[float],
     bonuses: Callable[[float], Iterable[Tensor]],
 ) -> np.ndarray[Any, Any]:
-    """Number of right answers of base + α·bonus at every (β, α, γ); `bonuses` gives one (M, C) per γ for a β, so that
-    α needs no exponential of its own.
+    """Number of correct predictions of base + α·bonus at every (β, α, γ).
+
+    `bonuses` returns one (M, C) per γ for a β, so that exponentials are computed once for all α.
     """
     found = []
     with stage("searching", len(betas)) as advance:
@@ -123,13 +124,13 @@ class CacheMethod(Method[CacheT]):
     reads_descriptions: ClassVar[bool] = False
     numbers: ClassVar[tuple[str, ...]] = ("beta", "alpha")
     smallest: ClassVar[tuple[float, ...]] = (SMALLEST, SMALLEST)
-    """What is chosen on held-out images, the slowest loop first."""
+    """Names and lower ends of the values that are searched on held-out images, slowest loop first."""
     sized_by_data: ClassVar[tuple[str, ...]] = ("keys", "labels", "per_class", "trained_data")
 
     def __init__(self, clip: FrozenClip, config: CacheT, **others: Any) -> None:
         super().__init__(clip, config, **others)
         for template in self.config.templates:
-            class_list(["class"], template)  # refuses what is no template
+            class_list(["class"], template)  # raises an error for an invalid template
         self.needs = Needs(passes=self.config.passes, held_out=self.config.search)
         self._width = clip.geometry.embed_dim
         keys = torch.empty(0, self._width)
@@ -152,13 +153,13 @@ class CacheMethod(Method[CacheT]):
         self.remember(clip, unit(draw.image["feature"].mean(0)), draw.labels, draw.classes)
 
     def remember(self, clip: FrozenClip, keys_NE: Tensor, labels_N: Tensor, classes: ClassList) -> None:
-        """Take the keys as cache, and whatever follows from them and the training classes alone."""
+        """Store the keys, and everything that depends only on them and the training classes."""
         self.keys.data, self.labels.data = keys_NE.clone(), labels_N.clone()
         self.per_class.data = torch.bincount(labels_N, minlength=len(classes.names))
         self.trained_data.data = name_bytes(classes.dataset).to(labels_N.device)
 
     def check_shapes(self) -> None:
-        """Refuse keys of another width, labels that name no class, or another number of keys."""
+        """Check the width of the keys, their number and their labels."""
         if self.keys.ndim != 2 or self.keys.shape[1] != self._width:
             raise ValueError(f"keys are not of width {self._width}")
         labels, classes = self.labels, self.per_class.shape[0] if self.per_class.ndim == 1 else -1
@@ -173,15 +174,15 @@ class CacheMethod(Method[CacheT]):
         return KnownClasses(weights, places(classes, clip.device), classes.dataset)
 
     def text(self, clip: FrozenClip, frozen: KnownClasses, batch: Batch | None = None) -> CacheText:
-        """Text features, and where each class finds its sum."""
+        """Text features, and the row of each class in the class sums."""
         none = self.per_class.shape[0]
         known = (frozen.seen >= 0) & (frozen.seen < none) & same_classes(self.trained_data, frozen.dataset)
         return CacheText(frozen.weights, torch.where(known, frozen.seen, none))
 
-    # What methods change ---------------------------------------------------------------------------------------------
+    # For subclasses ---------------------------------------------------------------------------------------------
 
     def moved(self, feature_BE: Tensor) -> Tensor | None:
-        """What is added to the cosines of each class with its text and its keys: (C + 1, B), the last row empty."""
+        """Added to the cosines of each class with its text and its keys: (C + 1, B), last row empty."""
         return None
 
     def affinity(self, feature_BE: Tensor) -> Tensor:
@@ -217,13 +218,13 @@ class CacheMethod(Method[CacheT]):
         return Output({"logits": logits_BC}, {"cls": feature_BE}, classes=text.weights)
 
     def tried(self) -> list[list[float]]:
-        """The values that are tried of each number."""
+        """The values to try."""
         ends, steps = self.config.search_scale, self.config.search_steps
         return [grid_values(*one) for one in zip(ends, steps, self.smallest, strict=True)]
 
     @torch.no_grad()
     def accuracies(self, clip: FrozenClip, held: Draw) -> np.ndarray[Any, Any]:
-        """Right answers on held-out images by the values of each number."""
+        """Correct predictions on held-out images for every combination of values."""
         text = self.text(clip, self.classes(clip, held.classes))
         base_MC, affinity_NM = self.parts(clip, unit(held.image["feature"]), text)
         betas, alphas, *gammas = self.tried()
@@ -235,7 +236,7 @@ class CacheMethod(Method[CacheT]):
         return right if gammas else right[..., 0]
 
     def choose(self, clip: FrozenClip, held: Draw) -> dict[str, float]:
-        """The first best values; the initial ones if all are equally good."""
+        """The first best values; the initial ones if all are equal."""
         best = first_best(self.accuracies(clip, held))
         if best is None:
             return {number: float(getattr(self.config, f"init_{number}")) for number in self.numbers}
@@ -243,11 +244,11 @@ class CacheMethod(Method[CacheT]):
 
     @torch.no_grad()
     def finish(self, clip: FrozenClip, draw: Draw, held: Draw | None) -> None:
-        """Choose α, β and what else there is on held-out images, with the keys as they are now."""
+        """Choose α, β and further values on held-out images, with the trained keys."""
         if held is not None and self.config.search:
             for number, value in self.choose(clip, held).items():
                 self.get_buffer(number).fill_(value)
 
     def facts(self) -> dict[str, str]:
-        """The numbers."""
+        """The chosen values."""
         return {number: f"{float(self.get_buffer(number)):g}" for number in self.numbers}

@@ -1,4 +1,4 @@
-"""Frozen class features from several sentences, and which classes are those that were trained on.
+"""Frozen class features from several sentences.
 
 Shapes: C classes, E joint embedding.
 """
@@ -24,28 +24,29 @@ SEVEN = (
     "art of the {}.",
     "a photo of the small {}.",
 )
-"""The templates that are used together for ImageNet's classes."""
+"""The templates that are averaged for ImageNet's classes."""
 
 
 def text_weights(
     clip: FrozenClip, classes: ClassList, templates: Sequence[str] = (), *, described: bool = False
 ) -> Tensor:
-    """Class features (C, E) from the list's template, or others, and, if `described`, what is told about each class:
-    unit length each, averaged, unit length again. Sentences that are too long are cut.
+    """Class features (C, E): unit features of the prompts, and of descriptions if `described`, averaged and normalised.
+
+    `templates` replace the list's own template. Sentences that are too long are truncated.
     """
-    tokens_of(clip, classes)  # refuses classes that look the same
-    told = classes.descriptions or {} if described else {}
+    tokens_of(clip, classes)  # raises an error for classes with the same tokens
+    descriptions = classes.descriptions or {} if described else {}
     prompts = [classes.prompts(template) for template in templates or (classes.template,)]
-    sentences = [[*own, *told.get(name, ())] for name, *own in zip(classes.names, *prompts, strict=True)]
-    features = unit(clip.text.encode([one for of_class in sentences for one in of_class], cut=bool(told)))
+    sentences = [[*own, *descriptions.get(name, ())] for name, *own in zip(classes.names, *prompts, strict=True)]
+    features = unit(clip.text.encode([one for of_class in sentences for one in of_class], cut=bool(descriptions)))
     counts = torch.tensor([len(of_class) for of_class in sentences], device=features.device)
     owner = torch.arange(len(sentences), device=features.device).repeat_interleave(counts)
     sums = features.new_zeros(len(sentences), features.shape[1]).index_add(0, owner, features)
     return unit(sums / counts[:, None])
 
 
-def usual_templates(classes: ClassList, given: Sequence[str] = ()) -> tuple[str, ...]:
-    """The templates that were given, else seven for ImageNet's classes and the list's own for all others."""
-    if not given and classes.dataset in IMAGENETS and classes.template == DEFAULT_TEMPLATE:
+def usual_templates(classes: ClassList, chosen: Sequence[str] = ()) -> tuple[str, ...]:
+    """The chosen templates; by default seven for ImageNet's classes and the list's own for all others."""
+    if not chosen and classes.dataset in IMAGENETS and classes.template == DEFAULT_TEMPLATE:
         return SEVEN
-    return tuple(given) or (classes.template,)
+    return tuple(chosen) or (classes.template,)

@@ -1,4 +1,4 @@
-"""Which classes are the ones that a method was trained on."""
+"""Whether classes are the same as the classes that a method was trained on."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from dear.data.prompts import ClassList
 
 
 def name_bytes(name: str | None) -> Tensor:
-    """A data set's name as a tensor that is saved with others."""
+    """A data set's name as a tensor, to be saved with the method."""
     return torch.tensor(list((name or "").encode()), dtype=torch.uint8)
 
 
 def same_classes(trained: Tensor, dataset: str | None) -> bool:
-    """Whether equal names are the same classes as those of the data set that was trained on, known by `name_bytes`."""
+    """Whether equal names mean the same classes as in the training data set, stored by `name_bytes`."""
     return shares_classes(bytes(trained.tolist()).decode(errors="replace"), dataset)
 
 
 def shares_classes(one: str | None, other: str | None) -> bool:
-    """Whether equal names mean the same in two data sets. In two different ones of the catalogue or of the world they
-    do not, but in the variants of ImageNet; a person's own folders and lists are taken at their word.
+    """Whether equal names mean the same classes in two data sets.
+
+    They do in the versions of ImageNet, and in the user's own folders and lists. In other data sets of the catalogue or
+    of the world, they do not.
     """
     if not one or not other or one == other or {one, other} <= set(IMAGENETS):
         return True
@@ -33,5 +35,5 @@ def shares_classes(one: str | None, other: str | None) -> bool:
 
 
 def places(classes: ClassList, device: torch.device) -> Tensor:
-    """Place of each class (C,) in the list that was trained on, -1 if it is not in it."""
+    """Index of each class (C,) in the training list; -1 for a new class."""
     return torch.tensor(classes.seen or range(len(classes.names)), device=device)

@@ -1,7 +1,7 @@
-"""A frozen language model as a source of prompts: what its last layers make of some text, and learned rows after it.
+"""A frozen language model as a source of prompts: its last layers read a text, then learned rows.
 
-Any decoder with rotary positions from transformers, the only place that imports it. Weights are read from safetensors
-alone, and code of a model's own is never run.
+Supports every decoder of transformers with rotary positions; only this module imports transformers. Weights are read
+from safetensors only, and code of a model is never executed.
 Shapes: C sequences, L tokens, n learned rows, H width of the language model.
 """
 
@@ -22,15 +22,15 @@ from dear.backbone.clip import content_hash
 from dear.errors import ConfigError, setting
 
 MOST_TOKENS = 128
-"""Tokens of a part of the text, the first ones."""
+"""Maximum number of tokens of each part of the text."""
 BATCH = 32
-"""Sequences at once through the language model."""
+"""Sequences per pass through the language model."""
 FROZEN = ("k_proj", "v_proj", "k_norm", "mlp")
-"""What stays frozen in a copy of a layer; the rest is trained."""
+"""Modules of a copied layer that stay frozen; all others are trained."""
 
 
 class Memory(NamedTuple):
-    """What the language model made of a text per class."""
+    """Keys and values of the language model for a text per class."""
 
     mask_CL: Tensor
     """1 where there is a token."""
@@ -39,7 +39,7 @@ class Memory(NamedTuple):
 
 
 class LanguageModel:
-    """No module, so that nothing of it is saved, moved or trained with a method."""
+    """A frozen language model. It is not a module, so that it is not saved, moved or trained with a method."""
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self.model = model.requires_grad_(False).eval()
@@ -56,18 +56,18 @@ class LanguageModel:
         return len(self.model.layers)
 
     def sha256(self) -> str:
-        """What the last layer and the final norm are known by."""
+        """Hash of the last layer and the final norm."""
         return content_hash({**self.model.layers[-1].state_dict(), **self.model.norm.state_dict(prefix="norm.")})
 
     def chat(self, question: str) -> str:
-        """A question as the model is used to be asked one."""
+        """A question in the model's chat format."""
         messages = [{"role": "user", "content": question}]
         system = {"role": "system", "content": "You are a helpful assistant."}
         if not getattr(self._tokenizer, "chat_template", None):
             return question
         try:
             asked = self._tokenizer.apply_chat_template([system, *messages], tokenize=False, add_generation_prompt=True)
-        except TemplateError:  # some know no system line
+        except TemplateError:  # some templates have no system message
             asked = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return str(asked)
 
@@ -99,7 +99,7 @@ class LanguageModel:
 
 
 class Copies:
-    """Copies of the last layers and of the final norm, in which some tensors are a method's parameters."""
+    """Copies of the last layers and the final norm, some of whose tensors are parameters of a method."""
 
     def __init__(self, lm: LanguageModel, count: int) -> None:
         self._layers = [copy.deepcopy(layer).float() for layer in lm.model.layers[lm.depth - count :]]
@@ -122,10 +122,10 @@ class Copies:
         rotation = self._rotary.to(x.device)(x, places)
         for layer, tensors, (keys, values) in zip(self._layers, layers.values(), memory.layers, strict=True):
             _link(layer, tensors)
-            kept = _transformers().DynamicCache()  # the layer appends to it
-            kept.update(keys.to(x.dtype), values.to(x.dtype), layer.self_attn.layer_idx)
+            cache = _transformers().DynamicCache()  # the layer appends to it
+            cache.update(keys.to(x.dtype), values.to(x.dtype), layer.self_attn.layer_idx)
             made = layer.to(device=x.device, dtype=x.dtype)(
-                x, attention_mask=mask, position_ids=places, position_embeddings=rotation, past_key_values=kept
+                x, attention_mask=mask, position_ids=places, position_embeddings=rotation, past_key_values=cache
             )
             x = made[0] if isinstance(made, tuple) else made
         for name, parameter in norm.items():
@@ -143,9 +143,9 @@ def load_language_model(name: str) -> LanguageModel:
     try:
         model = transformers.AutoModel.from_pretrained(name, use_safetensors=True, dtype="auto", **how)
     except (OSError, ValueError, ImportError, KeyError) as error:
-        told = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"The language model {name!r} cannot be loaded ({told}): give a folder with config.json and safetensors, "
+            f"The language model {name!r} cannot be loaded ({reason}): give a folder with config.json and safetensors, "
             f"or a name on the hub, as in {setting(lm='FOLDER')}."
         ) from None
     layer = model.layers[-1] if hasattr(model, "layers") else None
@@ -183,7 +183,7 @@ def _parameter(tensor: Tensor) -> nn.Parameter:
 
 
 def _own_names(layer: nn.Module) -> dict[str, str]:
-    """The names of what is trained in a layer → our names of them, of the form MODULE.TENSOR."""
+    """Names of the trained tensors of a layer → our names, of the form MODULE.TENSOR."""
     names = [name for name, _ in layer.named_parameters() if not any(part in name.split(".") for part in FROZEN)]
     return {name: name.removeprefix("self_attn.") for name in names}
 
@@ -198,8 +198,8 @@ def _nested(layer: nn.Module) -> nn.ModuleDict:
 
 
 def _link(layer: nn.Module, tensors: Mapping[str, Any] | nn.Module) -> None:
-    """Make a method's parameters those of a copy; again and again, since loading may replace a parameter."""
-    given = dict(tensors.named_parameters()) if isinstance(tensors, nn.Module) else tensors
+    """Use a method's parameters in a copied layer. Repeated before each use, as loading may replace a parameter."""
+    own_tensors = dict(tensors.named_parameters()) if isinstance(tensors, nn.Module) else tensors
     for name, own in _own_names(layer).items():
         module, _, leaf = name.rpartition(".")
-        setattr(layer.get_submodule(module), leaf, given[own])
+        setattr(layer.get_submodule(module), leaf, own_tensors[own])

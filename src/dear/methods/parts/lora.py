@@ -1,4 +1,4 @@
-"""What methods add inside the layers of a frozen tower: low-rank terms on its projections, and which layers get any.
+"""Low-rank terms on the projections of a frozen tower's layers.
 
 Shapes: B sequences, L rows, D width, r rank.
 """
@@ -17,7 +17,7 @@ from dear.methods.base import Batch
 
 
 class LowRank(nn.Module):
-    """A low-rank term B A x beside a square matrix: A starts uniform within ±1/√D, B at zero."""
+    """A low-rank term B A x for a square matrix: A starts uniform within ±1/√D, B at zero."""
 
     def __init__(self, width: int, rank: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -30,26 +30,26 @@ class LowRank(nn.Module):
 
 
 class Dropout:
-    """Dropout by masks that are named, one per matrix and row: the same whatever is cut off or left out."""
+    """Dropout with one named mask per matrix and row, independent of how the batch is split."""
 
     def __init__(self, batch: Batch, probability: float, name: str, read: Tensor | None = None) -> None:
-        """Prepare it.
+        """Set up the masks of a training step.
 
         Args:
             batch: the training step.
-            probability: of a number to be dropped.
-            name: what the names of the masks begin with.
-            read: (B,) the row that a single query row is; None: the first one.
+            probability: the dropout rate.
+            name: prefix of the names of the masks.
+            read: (B,) index of a single query row; None: the first row.
         """
         self._batch, self._probability, self._name, self._read = batch, probability, name, read
 
     def __call__(self, letter: str, x_BLD: Tensor) -> Tensor:
-        """The input of a matrix with some numbers zero and the others larger."""
+        """Apply dropout to the input of a matrix."""
         rows, width = x_BLD.shape[1:]
         single = rows == 1 and self._read is not None
         needed = int(self._read.max()) + 1 if single and self._read is not None else rows
-        drawn = [self._batch.draw(f"{self._name}.{letter}.{row}", width) for row in range(needed)]
-        keep = (torch.stack(drawn, dim=1) >= self._probability).to(x_BLD.device)
+        numbers = [self._batch.draw(f"{self._name}.{letter}.{row}", width) for row in range(needed)]
+        keep = (torch.stack(numbers, dim=1) >= self._probability).to(x_BLD.device)
         if single:
             keep = keep[torch.arange(keep.shape[0], device=keep.device), self._read][:, None]
         return x_BLD * keep / (1 - self._probability)

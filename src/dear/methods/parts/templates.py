@@ -1,4 +1,4 @@
-"""Templates for photographs, as data: 60 of the 80 that OpenAI used on ImageNet, by PromptSRC's choice."""
+"""Templates for photographs: the 60 of OpenAI's 80 ImageNet templates that PromptSRC uses."""
 
 from __future__ import annotations
 

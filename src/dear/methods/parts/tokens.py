@@ -1,4 +1,4 @@
-"""What prompt methods share: how learned rows start, and how they enter prompts and layers of either tower.
+"""Learned rows of prompt methods: initial values, and insertion into prompts and layers of both towers.
 
 Shapes: M learned rows per prompt, P per layer of the image tower, C classes, T tokens, D width, B images, N image rows.
 """
@@ -19,18 +19,18 @@ from dear.errors import ClassListError, ConfigError
 from dear.methods.base import tokens_of, unit
 
 WORDS = "a photo of a"
-"""What most prompts begin with, and the start of many learned rows."""
+"""First words of most prompts, and initial values of many learned rows."""
 PLACE = "X"
-"""A word that only holds a place."""
+"""A placeholder word."""
 
 
 def random_rows(generator: torch.Generator, *shape: int, std: float = 0.02) -> nn.Parameter:
-    """Learned rows that start from a normal distribution."""
+    """Learned rows with normal initial values."""
     return nn.Parameter(torch.randn(shape, generator=generator) * std)
 
 
 def random_linear(generator: torch.Generator, inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
-    """A linear map with PyTorch's usual start, uniform within ±1/√inputs, drawn from a generator."""
+    """A linear map with PyTorch's default initialisation, uniform within ±1/√inputs, from a generator."""
     made = nn.Linear(inputs, outputs, bias=bias)
     with torch.no_grad():
         for tensor in made.parameters():
@@ -46,27 +46,27 @@ def word_rows(clip: FrozenClip, words: str, count: int) -> Tensor:
 
 
 def placeholders(count: int) -> str:
-    """Words that only hold places."""
+    """`count` placeholder words."""
     return " ".join([PLACE] * count)
 
 
 def prompt_tokens(clip: FrozenClip, classes: ClassList, template: str) -> TokenizedPrompts:
-    """Token ids of prompts that hold places for learned words; too many of these are refused with what fits."""
+    """Token ids of prompts with placeholders for learned words; the error for too many says how many fit."""
     try:
         return tokens_of(clip, classes, template)
     except ClassListError:
-        held = template.split().count(PLACE)
-        fitting = held - clip.text.excess((classes.whole or classes).prompts(template))
-        if not 0 < fitting < held:
+        learned = template.split().count(PLACE)
+        fitting = learned - clip.text.excess((classes.whole or classes).prompts(template))
+        if not 0 < fitting < learned:
             raise
         raise ConfigError(
-            f"{held} learned words and the class names do not fit the text tower's {clip.text.positions.shape[0]} "
+            f"{learned} learned words and the class names do not fit the text tower's {clip.text.positions.shape[0]} "
             f"tokens: use at most {fitting}."
         ) from None
 
 
 def prompt_rows(clip: FrozenClip, classes: ClassList, template: str, slots: int) -> Rows:
-    """Rows of prompts before layer 1, of which the first `slots` after the start token will be overwritten."""
+    """Rows of prompts before layer 1; the first `slots` after the start token will be overwritten."""
     tokens = prompt_tokens(clip, classes, template)
     before = clip.text.tokenize([template.split("{}")[0]]).end_C
     if int(before[0]) - 1 < slots:
@@ -82,8 +82,9 @@ def frozen_features(clip: FrozenClip, classes: ClassList, template: str) -> Tens
 
 
 def with_words(clip: FrozenClip, rows: Rows, words: Tensor, at: int = 1) -> Rows:
-    """Put learned words (M, D), or one set per group or prompt, from place `at` on, with the positions of their places;
-    by default after the start token.
+    """Insert learned words (M, D), or one set per group or prompt, from row `at` on, with positional embeddings.
+
+    By default they follow the start token.
     """
     positions = clip.text.positions[at : at + words.shape[-2]]
     return rows.put(at, (words + positions).reshape(-1, *words.shape[-2:]))
@@ -105,9 +106,10 @@ def prompted_image(
     masks: Callable[[int], Tensor | None] | None = None,
     tower: Sequence[Layer] | None = None,
 ) -> Tensor:
-    """The image feature (B, E), unnormalised, with learned rows `layers[i]` (P, D) at the end of the input of layer
-    i + 1, from `rows@1`; those of the first layer pass the input norm. After the last of them they stay and evolve.
-    `masks` as in `VisionTower.run`; `tower` are other layers than the image tower's own.
+    """The unnormalised image feature (B, E), from `rows@1`, with learned rows at the end of the input of each layer.
+
+    Layer i + 1 gets `layers[i]` (P, D); the rows of the first layer pass the input norm. In layers after the last of
+    them, the rows are passed on. `masks` as in `VisionTower.run`; `tower` replaces the image tower's layers.
     """
     edit, kept = image_edit(clip, layers, rows_BND.shape[1])
     x_BD = clip.vision.run(rows_BND, edit=edit, masks=masks, layers=tower, read=[0], kept=kept)[:, 0]
@@ -117,8 +119,9 @@ def prompted_image(
 def image_edit(
     clip: FrozenClip, layers: Sequence[Tensor], count: int
 ) -> tuple[Callable[[int, Tensor], Tensor], Callable[[int], int | None]]:
-    """An edit for the image tower that puts learned rows after its `count` own ones, and which rows of a layer's output
-    are read before the next ones come in.
+    """An edit for the image tower that appends learned rows to its `count` own rows.
+
+    Also returns a function with the number of output rows of a layer that the next layer uses.
     """
 
     def edit(layer: int, x_BLD: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Own copies of a tower's last layers, to be trained in the place of its own, which stay as they are."""
+"""Trainable copies of a tower's last layers; the tower itself is not changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def own_copy(module: M) -> M:
-    """A copy of a module, to be trained in fp32."""
+    """A trainable copy of a module in fp32."""
     made = copy.deepcopy(module)
     for parameter in made.parameters():
         parameter.data = wide(parameter.data)
@@ -26,22 +26,22 @@ def own_copy(module: M) -> M:
 
 
 def own_tensor(tensor: Tensor) -> nn.Parameter:
-    """A copy of a tensor, to be trained in fp32."""
+    """A trainable copy of a tensor in fp32."""
     return nn.Parameter(wide(tensor.detach().clone()))
 
 
 def own_blocks(blocks: Sequence[nn.Module], first: int) -> nn.ModuleDict:
-    """Copies of the blocks from layer `first` on, by their places counted from 0, as OpenAI names them."""
+    """Copies of the blocks from layer `first` on, by index from 0, as OpenAI names them."""
     return nn.ModuleDict({str(place): own_copy(blocks[place]) for place in range(first - 1, len(blocks))})
 
 
 def with_blocks(layers: Sequence[Layer], blocks: nn.ModuleDict) -> list[Layer]:
-    """A tower's layers, with the blocks that are there for a place, counted from 0, instead of its own."""
+    """A tower's layers, with copied blocks, by index from 0, instead of its own."""
     return [own_layer(blocks[str(place)]) if str(place) in blocks else one for place, one in enumerate(layers)]
 
 
 def own_layer(block: Any) -> Layer:
-    """The normal form of an own block, which computes in the type of the rows that it gets."""
+    """A copied block as a layer that computes in the type of its input."""
     layer = layer_of(block)
     return replace(
         layer, out=_cast(layer.out), mlp=_cast(layer.mlp), post1=_cast(layer.post1), post2=_cast(layer.post2)
@@ -49,7 +49,7 @@ def own_layer(block: Any) -> Layer:
 
 
 def _cast(module: Any) -> Part:
-    """A module in the type of what it is given, whatever the type of its weights; norms see to that themselves."""
+    """A module that computes in the type of its input; norms do so themselves."""
 
     def part(x: Tensor) -> Tensor:
         weights = dict(module.named_parameters())
