@@ -275,7 +275,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
             .replace("cached_views=2", "cached_views=1")
         )
         shorter = shorter.replace('dear.evaluate("run")', 'dear.evaluate("run", half="base", batch_size=50)')
-        exec(compile(one, "first-adapter.ipynb", "exec"), known)
+        exec(compile(shorter, "first-adapter.ipynb", "exec"), known)
     assert "plain CLIP: " in capsys.readouterr().out
 
 

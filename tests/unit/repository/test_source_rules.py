@@ -131,7 +131,9 @@ def test_files_and_functions_are_short():
 
 def test_no_pickle_even_where_lint_is_switched_off():
     for path in SOURCES:
-        assert not re.search(r"\bpickle\b|torch\.(load|save)\(", path.read_text().replace("No pickle", "")), path
+        assert not re.search(
+            r"\bpickle\b|torch\.(load|save)\(", re.sub("no pickle", "", path.read_text(), flags=re.I)
+        ), path
 
 
 def test_lint_refuses_pickle(tmp_path):
