@@ -44,7 +44,8 @@ from dear.evaluation.grid import run_grid
 from dear.model.load import load
 from dear.model.model import Model
 from dear.options.parts import Bench
-from dear.paper.run import Order, make_paper
+from dear.paper.run import make_paper
+from dear.paper.survey import Order
 from dear.retrieval.index import read_index
 from dear.retrieval.update import update_index
 

@@ -12,7 +12,8 @@ import dear.evaluation.grid as grid
 import dear.paper.measures as measures
 from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DearWarning, OverwriteError, RoleMapError
-from dear.paper.run import GRIDS, Order, describe_plan, make_paper, survey
+from dear.paper.run import make_paper
+from dear.paper.survey import GRIDS, Order, describe_plan, survey
 from helpers import varied_roles
 from papers import tiny_eurosat, tiny_imagenet
 

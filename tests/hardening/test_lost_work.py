@@ -61,7 +61,8 @@ def test_a_grid_is_replaced_only_by_a_whole_one(photos, tiny_folders, tmp_path, 
 
 @pytest.mark.covers("D2")
 def test_a_paper_leaves_tables_and_figures_alone_that_are_not_its_own(tmp_path):
-    from dear.paper.run import Order, make_paper
+    from dear.paper.run import make_paper
+    from dear.paper.survey import Order
 
     for name in ("tables", "figures"):
         (tmp_path / name).mkdir()

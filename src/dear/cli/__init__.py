@@ -119,7 +119,7 @@ def main(words: str = "") -> None:
     `words` are shown on a terminal until there is more to show.
     """
     for chatter in ("Image size .* exceeds limit", "Corrupt EXIF data", "Truncated File Read"):
-        warnings.filterwarnings("ignore", message=chatter)  # Pillow's; what matters of it is told by name
+        warnings.filterwarnings("ignore", message=chatter)  # Pillow's; ours name the file
     warnings.simplefilter("always", DearWarning)
     warnings.showwarning = partial(_show_warning, warnings.showwarning)
     with speaking(words):

@@ -93,8 +93,8 @@ def cell_text(done: int, total: int, result: CellResult) -> str:
 class Group(TyperGroup):
     """A group of commands; alone it prints its help. Its help pages say what is typed, and nothing of types."""
 
-    def __init__(self, **how: Any) -> None:
-        super().__init__(**how)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         for command in (self, *self.commands.values()):
             _plain_help(command)
 

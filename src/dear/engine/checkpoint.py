@@ -85,8 +85,8 @@ def write_checkpoint(
                 tensors[f"optimiser/{name}/{key}"] = _plain(torch.as_tensor(value))
     tensors |= {f"average/{name}": _plain(tensor) for name, tensor in (average or {}).items()}
     known = {"step": progress.step, "skipped": progress.skipped, "scaler": progress.scaler, "owner": owner}
-    told = json.dumps({**known, **({} if progress.best is None else {"best": progress.best})})
-    metadata = {"format": FORMAT, "progress": told, "sha256": _hash(FORMAT, tensors, told)}
+    recorded = json.dumps({**known, **({} if progress.best is None else {"best": progress.best})})
+    metadata = {"format": FORMAT, "progress": recorded, "sha256": _hash(FORMAT, tensors, recorded)}
     try:
         write_atomic(path, save(tensors, metadata=metadata))
     except OSError as error:
@@ -107,10 +107,13 @@ def read_checkpoint(
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        told = json.loads(metadata["progress"])
-        written_by = told.pop("owner", "")
-        best = [float(one) for one in told["best"]] if told.get("best") else None
-        progress, form = Progress(int(told["step"]), int(told["skipped"]), told["scaler"], best), metadata["format"]
+        recorded = json.loads(metadata["progress"])
+        written_by = recorded.pop("owner", "")
+        best = [float(one) for one in recorded["best"]] if recorded.get("best") else None
+        progress, form = (
+            Progress(int(recorded["step"]), int(recorded["skipped"]), recorded["scaler"], best),
+            metadata["format"],
+        )
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror or error}): check the disk.") from error
     except Exception as error:

@@ -146,8 +146,8 @@ def _micro_batch(
             if gradient is not None:
                 of_term = collected.setdefault(term, {})
                 of_term[place] = of_term[place] + gradient if place in of_term else gradient
-    told = {"total": total, **terms, **{f"weight_{name}": value for name, value in out.weights.items()}}
-    for name, value in told.items():
+    logged = {"total": total, **terms, **{f"weight_{name}": value for name, value in out.weights.items()}}
+    for name, value in logged.items():
         share.sums[name] = share.sums.get(name, 0.0) + float(value.detach()) * rows
 
 

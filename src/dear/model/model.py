@@ -346,9 +346,9 @@ class Model(nn.Module):
         with torch.no_grad():
             return Baked(self.clip, self.method, self.text(), self.names())
 
-    def predict(self, images: Any, classes: Sequence[str] | None = None, **how: Any) -> list[Prediction]:
+    def predict(self, images: Any, classes: Sequence[str] | None = None, **options: Any) -> list[Prediction]:
         """Classify images: see `dear.model.predict.predict`."""
-        return predict(self, images, classes, **how)
+        return predict(self, images, classes, **options)
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Save the adapter (without CLIP): config, tensors, files and a card. Load it with `dear.load`."""

@@ -110,9 +110,20 @@ def predict(
     """
     if on_error not in get_args(OnError):
         raise ConfigError(f"on_error is {on_error!r}, but can be 'raise' or 'skip'.")
-    how: dict[str, Any] = {"readout": readout, "top_k": top_k, "batch_size": batch_size, "workers": workers}
     with watched(counting(progress, PREDICTING)):
-        results = list(stream(model, images, classes, template=template, descriptions=descriptions, **how))
+        results = list(
+            stream(
+                model,
+                images,
+                classes,
+                template=template,
+                descriptions=descriptions,
+                readout=readout,
+                top_k=top_k,
+                batch_size=batch_size,
+                workers=workers,
+            )
+        )
     bad = [one for one in results if isinstance(one, ImageError)]
     if bad and on_error == "raise":
         raise bad[0]

@@ -3,246 +3,38 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
-
-import torch
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
-from dear.data.catalog import declarations
 from dear.data.open import open_dataset
 from dear.engine.workspace import Workspace
-from dear.errors import ConfigError, DataError, DearError, RoleMapError, option
-from dear.evaluation.cell_run import CELLS, RUNS, done_before
+from dear.errors import ConfigError
+from dear.evaluation.cell_run import RUNS, done_before
 from dear.evaluation.cells import Cell
 from dear.evaluation.eta import RemainingTime
 from dear.evaluation.grid import OLD, run_grid
 from dear.evaluation.results import CellResult, Protocol
 from dear.evaluation.tables import to_csv, to_markdown
 from dear.methods.dear.roles import roles_for
-from dear.methods.recipe import Case, resolve
-from dear.methods.registry import get_method
 from dear.model.load import load
 from dear.options.fields import IfExists
-from dear.options.parts import Bench, Training
 from dear.paper.measures import Gallery, cached_ablation, cached_retrieval, dataset_gallery, world_gallery
-from dear.paper.page import FIGURES, PAGE, RESULTS, TABLES, Findings, Kind, write_paper
+from dear.paper.page import FIGURES, PAGE, RESULTS, TABLES, Findings, write_paper
 from dear.paper.plan import (
     ALWAYS,
-    FEW_SHOTS,
-    FULL,
-    MINI,
-    SHOTS,
-    Experiment,
-    Scale,
-    Sets,
     cells_by_protocol,
-    chosen,
     identity,
-    methods_of_the_paper,
-    plan_paper,
-    steps_of,
 )
+from dear.paper.survey import GRIDS, MEASURES, Order, Survey, missing_sets, survey
 from dear.progress.stages import duration, stage
-from dear.roles.known import AUTO
-from dear.roles.rolemap import LAST_LAYERS, RoleMap, shipped_maps
+from dear.roles.rolemap import LAST_LAYERS, RoleMap
 from dear.storage.files import write_atomic
 from dear.storage.locks import check_ours, held, remove_leftovers, remove_ours
-from dear.world.catalog import DATASETS
-
-GRIDS, MEASURES = "grids", "measures"
-GUESSED = {"mini": 0.16, "full": 0.25}
-"""Seconds per update, tests included, before anything has been measured: the world on one core, ViT-B/16 on a GPU."""
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Order:
-    """What was asked for. The defaults are those of the mini paper."""
-
-    out: Path
-    kind: Kind = "mini"
-    clip: str = "world"
-    pretrained: str | None = None
-    data_root: Path | None = None
-    roles: str | None = None
-    methods: tuple[str, ...] | None = ALWAYS
-    """Methods of Tables 2 to 4; None: all that the paper's own tables name."""
-    seeds: tuple[int, ...] = (1, 2, 3)
-    few_shots: tuple[int, ...] = FEW_SHOTS
-    only: tuple[str, ...] | None = None
-    """Tables and figures by their keys, such as "table-2"; None: all."""
-    train: Training = field(default_factory=Training)
-    images: int = 1000
-    """Images for the searches and the ablations."""
-    cache: Path | bool = True
-    """Folder for the frozen layers' outputs, by default OUT/cache; False to compute them every time."""
-    jobs: int = 2
-    workers: int = 2
-    threads: int | None = None
-    """Threads of each cell; by default the cores shared by the jobs."""
-    device: str = "cpu"
-
-    @property
-    def cached_views(self) -> int:
-        """Cached views per image; those of the mini paper unless a number is set."""
-        usual = 4 if self.kind == "mini" else 0
-        return usual if self.train.cached_views is None else self.train.cached_views
-
-    @property
-    def epochs(self) -> int:
-        """Epochs of the method that the paper is about."""
-        return self.train.epochs or get_method("dear").recipe.epochs
-
-    @property
-    def sets(self) -> Sets:
-        """The data sets of this kind of paper."""
-        return MINI if self.kind == "mini" else FULL
-
-    def epochs_of(self, cell: Cell) -> int:
-        """Epochs of a cell's method."""
-        method = get_method(cell.method)
-        case = Case(cell.protocol, cell.data, cell.shots)
-        return self.train.epochs or resolve(method.recipe, method.special, self.train.recipe, case).epochs
-
-    def options(self, protocol: Protocol) -> Bench:
-        """What all cells of a protocol share; each protocol has its own folder, all use one cache."""
-        cache = self.out / "cache" if self.cache is True else self.cache or None
-        return Bench(
-            **{name: getattr(self.train, name) for name in Training.model_fields}
-            | {"roles": None, "cached_views": self.cached_views, "cache": cache, "no_cache": cache is None},
-            out=self.out / GRIDS / protocol,
-            clip=self.clip,
-            pretrained=self.pretrained,
-            data_root=self.data_root,
-            device=self.device,
-            workers=self.workers,
-            threads=self.threads or max(1, torch.get_num_threads() // self.jobs),
-            resume=True,
-        )
-
-    def sentence(self) -> str:
-        """How everything is trained, in one sentence."""
-        views = f"{self.cached_views} cached views per image" if self.cached_views else "new views in every epoch"
-        clip = " ".join(filter(None, (self.clip.rpartition("/")[2], self.pretrained)))
-        seeds = ", ".join(map(str, self.seeds))
-        alike = self.methods == ALWAYS or self.train.epochs
-        number = f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}"
-        epochs = number if alike else "epochs as each method's recipe says"
-        return (
-            f"Backbone {clip}; seed{'s' if len(self.seeds) > 1 else ''} {seeds}; "
-            f"{SHOTS} shots unless said otherwise, {epochs}, {views}."
-        )
-
-
-class Cost(NamedTuple):
-    """How much there is to do, and how long it will take."""
-
-    cells: int
-    done: int
-    steps_left: int
-    seconds_a_step: float
-    measured: bool
-    jobs: int
-
-    @property
-    def minutes(self) -> float:
-        """Of trainings and tests still to be run."""
-        return self.steps_left * self.seconds_a_step / self.jobs / 60
-
-    def sentence(self) -> str:
-        """For the person who waits."""
-        how = "as the cells that are done took" if self.measured else "a guess until some cells are done"
-        left = f"{self.cells - self.done} to do, about {self.minutes:.0f} min with {self.jobs} at a time ({how})"
-        return f"{self.cells} cells: {self.done} done, {left if self.done < self.cells else 'none to do'}"
-
-
-@dataclass(frozen=True)
-class Survey:
-    """The plan with what is there, what is missing and what is done."""
-
-    experiments: tuple[Experiment, ...]
-    missing: dict[str, str]
-    done: dict[tuple[str, str, str, str, int, int], CellResult]
-    cost: Cost
-
-
-def survey(order: Order, find: Callable[[Order, Cell], CellResult | None] | None = None) -> Survey:
-    """Look, and compute nothing; `find` says what a cell found before, by default as its file alone tells."""
-    missing = missing_sets(order.sets, order.data_root)
-    roles = _expected_roles(order)
-    named = methods_of_the_paper() if order.methods is None else order.methods
-    scale = Scale(
-        order.seeds,
-        order.few_shots,
-        order.roles,
-        roles is None or _has_entropies(roles),
-        methods=named,
-        as_printed=order.methods is None,
-    )
-    there = [name for name in order.sets.all if name not in missing]
-    experiments = chosen(plan_paper(order.sets, scale, there), order.only)
-    cells = [cell for found in cells_by_protocol(experiments).values() for cell in found]
-    found = {identity(cell): (find or _on_file)(order, cell) for cell in cells}
-    done = {key: result for key, result in found.items() if result is not None}
-    return Survey(experiments, missing, done, estimate(order, cells, done.values()))
-
-
-def estimate(order: Order, cells: Sequence[Cell], done: Iterable[CellResult]) -> Cost:
-    """The cost of what is left, from what the cells that are done took."""
-    finished = list(done)
-    keys = {identity(result) for result in finished}
-    trained = [result for result in finished if result.steps]
-    a_step = sum(one.seconds for one in trained) / sum(one.steps for one in trained) if trained else 0.0
-    return Cost(
-        cells=len(cells),
-        done=len(finished),
-        steps_left=sum(steps_of(cell, order.epochs_of(cell)) for cell in cells if identity(cell) not in keys),
-        seconds_a_step=a_step or GUESSED[order.kind],
-        measured=bool(a_step),
-        jobs=order.jobs,
-    )
-
-
-def missing_sets(sets: Sets, root: Path | None) -> dict[str, str]:
-    """The data sets that cannot be read, and what to do about each."""
-    found = {}
-    for name in sets.all:
-        if name in DATASETS:
-            continue
-        if root is None:
-            raise ConfigError(
-                f"The full paper reads its data sets below a folder: name it, {option(data_root='FOLDER')}."
-            )
-        one = declarations()[name]
-        try:
-            open_dataset(name, root)
-        except DataError as error:
-            there = (root / one.folder).is_dir()
-            found[name] = str(error) if there else f"put it in {root / one.folder}. {one.how_to_get}"
-    return found
-
-
-def describe_plan(order: Order, looked: Survey) -> str:
-    """The plan as text: every table and figure, how many of its cells are done, and what is missing."""
-    lines = []
-    for one in looked.experiments:
-        done = sum(identity(cell) in looked.done for cell in one.cells)
-        state = f"{done} of {len(one.cells)} cells done" if one.cells else "no cells of its own"
-        state = f"cannot run: {one.blocked}" if one.blocked else state
-        lacks = f"; without {', '.join(one.lacks)}" if one.lacks and not one.blocked else ""
-        lines.append(f"{one.title} ({one.key}): {state}{lacks}")
-    lines += [f"missing {name}: {how}" for name, how in looked.missing.items()]
-    if _expected_roles(order) is None:
-        lines.append(
-            f"missing: a role map for {order.clip}; make one with 'dear roles discover' and give it by "
-            f"{option(roles='MAP')}"
-        )
-    return "\n".join([*lines, looked.cost.sentence()])
 
 
 def make_paper(order: Order, say: Say = lambda remark: None, *, if_exists: IfExists = "resume") -> Path:
@@ -375,33 +167,6 @@ def _gallery(order: Order) -> Gallery:
     return dataset_gallery(open_dataset(order.sets.source, order.data_root), order.images)
 
 
-def _on_file(order: Order, cell: Cell) -> CellResult | None:
-    """A cell's result if its file seems to be of the same setting; only loading the backbone would make it sure."""
-    path = order.options(cell.protocol).out / CELLS / f"{cell.slug}.json"
-    try:
-        found = CellResult.read(path)
-    except (OSError, UnicodeDecodeError, DearError):
-        return None
-    same = found.cached_views == order.cached_views and found.epochs in (None, order.epochs_of(cell))
-    return found if same and identity(found) == identity(cell) else None
-
-
 def _roles(order: Order, clip: FrozenClip) -> RoleMap:
     first = max(1, clip.geometry.vision_layers - LAST_LAYERS + 1)
     return roles_for(clip, order.roles, first_layer=first)
-
-
-def _expected_roles(order: Order) -> RoleMap | None:
-    """The role map that a run will use, as far as one can tell without loading the backbone."""
-    if order.roles not in (None, AUTO):
-        return RoleMap.load(order.roles)
-    wanted = order.clip.removesuffix("-quickgelu")
-    try:
-        maps = shipped_maps()
-    except RoleMapError:
-        return None
-    return next((one for one in maps if (one.provenance.model or "").removesuffix("-quickgelu") == wanted), None)
-
-
-def _has_entropies(roles: RoleMap) -> bool:
-    return all(head.entropy is not None and head.shares is not None for head in roles.heads)

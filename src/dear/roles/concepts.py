@@ -92,9 +92,9 @@ def load_encoder(name: str = DEFAULT_SENTENCE_MODEL) -> Encoder:
     def encode(phrases: Sequence[str]) -> Array:
         if not phrases:
             return np.zeros((0, model.get_sentence_embedding_dimension() or 0), dtype=np.float32)
-        how: dict[str, Any] = {"normalize_embeddings": True, "show_progress_bar": False, "batch_size": 64}
         with stage("reading phrases"):
-            return np.asarray(model.encode(list(phrases), **how), dtype=np.float32)
+            encoded = model.encode(list(phrases), normalize_embeddings=True, show_progress_bar=False, batch_size=64)
+        return np.asarray(encoded, dtype=np.float32)
 
     return encode
 
@@ -131,7 +131,7 @@ def find_concepts(
     prototypes_CS = _unit(np.stack([encode(exemplars[name]).mean(0) for name in concepts]))
     embeddings_TS = encode(corpus)
     with stage("clustering phrases"):
-        labels_T, how = cluster(embeddings_TS, settings)
+        labels_T, details = cluster(embeddings_TS, settings)
     names = name_clusters(embeddings_TS, labels_T, prototypes_CS, concepts)
     wanted = names if settings.centroids == "clusters" and len(names) >= FEWEST_CLUSTERS else {}
     centroids_CS, sources = _centroids(embeddings_TS, labels_T, wanted, prototypes_CS, concepts)
@@ -145,7 +145,7 @@ def find_concepts(
     ]
     record = {
         **settings.model_dump(),
-        **how,
+        **details,
         "phrases": len(corpus),
         "clusters": clusters,
         "noise": int((labels_T == NOISE).sum()),

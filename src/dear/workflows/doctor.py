@@ -81,8 +81,8 @@ def _memory() -> dict[str, Any]:
         found["total"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
-        told = next((line for line in lines if line.startswith("MemAvailable:")), "")
-        found["available"] = 1024 * int(told.split()[1])
+        entry = next((line for line in lines if line.startswith("MemAvailable:")), "")
+        found["available"] = 1024 * int(entry.split()[1])
     return found
 
 

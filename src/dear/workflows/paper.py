@@ -14,7 +14,8 @@ from dear.options.fit_options import PaperOptions
 from dear.options.parts import Paper, Training
 from dear.options.reading import check, write_config
 from dear.paper.plan import ALWAYS
-from dear.paper.run import Order, describe_plan, make_paper, survey
+from dear.paper.run import make_paper
+from dear.paper.survey import Order, describe_plan, survey
 
 ALL = "all"
 BACKBONES = {"mini": ("world", None), "full": ("ViT-B-16-quickgelu", "openai")}

@@ -7,7 +7,7 @@ import pytest
 from dear.errors import ConfigError
 from dear.evaluation.published import TABLES
 from dear.paper.plan import FULL, MINI, Scale, cells_by_protocol, identity, plan_paper, steps_of
-from dear.paper.run import GUESSED, Order, describe_plan, estimate, survey
+from dear.paper.survey import GUESSED, Order, describe_plan, estimate, survey
 from papers import made_up
 
 
