@@ -17,6 +17,8 @@ def train(options: Train) -> None:
 
     trained = train_run(options, say=say, record_options=True)
     _print_problems(trained.problems, trained.progress.skipped, options.out)
+    for one in trained.warnings:
+        say(f"warning: {one}")
     print_trained(trained, options.out)
 
 

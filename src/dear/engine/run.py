@@ -21,6 +21,7 @@ from dear.engine.feature_sets import Problems, draw_for, held_images, unread_cla
 from dear.engine.feed import Feed, Read, live_views
 from dear.engine.job import Job, describe, fingerprint
 from dear.engine.loop import Metrics, check_whole_batch, train
+from dear.engine.outcome import SeenViews, check_outcome, drawn_states, has_steps
 from dear.engine.ranks import Ranks, join
 from dear.engine.run_folder import (
     CHECKPOINT,
@@ -35,6 +36,7 @@ from dear.engine.run_folder import (
 )
 from dear.errors import ConfigError, option
 from dear.methods.base import Draw
+from dear.model.artefact import MANIFEST
 from dear.model.model import Model
 from dear.options.fields import IfExists
 from dear.progress.stages import stage
@@ -63,10 +65,14 @@ def run_job(
     workers: int = 2,
     on_step: Callable[[Metrics], None] | None = None,
     on_cache: Callable[[int], None] | None = None,
+    on_warning: Callable[[str], None] | None = None,
 ) -> tuple[Model, Progress]:
     """Build a job's model and train it; see `train_model`."""
     model, reading = job.build(clip), Reading(workers, cache, on_cache)
-    return model, train_model(job, model, folder, if_exists=if_exists, reading=reading, on_step=on_step)
+    progress = train_model(
+        job, model, folder, if_exists=if_exists, reading=reading, on_step=on_step, on_warning=on_warning
+    )
+    return model, progress
 
 
 def train_model(
@@ -77,10 +83,12 @@ def train_model(
     if_exists: IfExists = "refuse",
     reading: Reading | None = None,
     on_step: Callable[[Metrics], None] | None = None,
+    on_warning: Callable[[str], None] | None = None,
 ) -> Progress:
     """Train a job's untrained model. With a folder, nothing is lost: stop it at any moment and resume.
 
-    Under `torchrun` every process trains the same model; the first one writes.
+    Under `torchrun` every process trains the same model; the first one writes. A model whose scores are not finite is
+    not saved. `on_warning` is called if the model is clearly worse than plain CLIP on its training images.
     """
     reading, ranks = reading or Reading(), join(model.clip.device)
     whole_number("workers", reading.workers)
@@ -91,7 +99,7 @@ def train_model(
         model.clip.text.tokenize(job.dataset.classes().prompts())
     check_whole_batch(model.method, job.train.micro_batch, ranks.world)
     if folder is None:
-        return _train_whole(job, model, None, ranks, reading, resuming=False, on_step=on_step)
+        return _train_whole(job, model, None, ranks, reading, resuming=False, on_step=on_step, on_warning=on_warning)
     if ranks.is_first:
         with one_sentence(folder):
             check_ours(folder, "run", resume=if_exists == "resume", overwrite=if_exists == "overwrite")
@@ -104,7 +112,9 @@ def train_model(
             begin_run(work, job, model, folder, if_exists)
         ranks.wait()
         resuming = if_exists == "resume" and (work / CHECKPOINT).is_file()
-        progress = _train_whole(job, model, work, ranks, reading, resuming=resuming, on_step=on_step)
+        progress = _train_whole(
+            job, model, work, ranks, reading, resuming=resuming, on_step=on_step, on_warning=on_warning
+        )
         if ranks.is_first:
             with one_sentence(folder):
                 model.save_pretrained(work, overwrite=True)
@@ -130,6 +140,7 @@ def _train_whole(
     *,
     resuming: bool,
     on_step: Callable[[Metrics], None] | None,
+    on_warning: Callable[[str], None] | None,
 ) -> Progress:
     """Everything between an untrained model and a trained one: begin, steps, finish."""
     items, held_back = job.split(model.method)
@@ -148,9 +159,16 @@ def _train_whole(
     if draw is not None and not resuming:
         model.method.begin(model.clip, draw)
     judge = partial(_accuracy, model, chosen_on) if chosen_on is not None else None
-    progress = _train_steps(job, model, items, folder, ranks, reading, resuming=resuming, judge=judge, on_step=on_step)
+    seen = SeenViews()
+    progress = _train_steps(
+        job, model, items, folder, ranks, reading, seen, resuming=resuming, judge=judge, on_step=on_step
+    )
     if draw is not None:
         model.method.finish(model.clip, draw, chosen_on)
+    was_checked = resuming and folder is not None and (folder / MANIFEST).is_file()
+    if not was_checked and (draw is not None or has_steps(job, model)):
+        states = seen.states(model, len(items)) or drawn_states(model, draw)
+        check_outcome(job, model, items, ranks, states, workers=reading.workers, on_warning=on_warning)
     unread = (*problems, *unread_classes(job, items, draw))
     return replace(progress, skipped=progress.skipped + len(problems), problems=unread)
 
@@ -193,17 +211,18 @@ def _train_steps(
     folder: Path | None,
     ranks: Ranks,
     reading: Reading,
+    seen: SeenViews,
     *,
     resuming: bool,
     judge: Callable[[], float] | None,
     on_step: Callable[[Metrics], None] | None,
 ) -> Progress:
     """The gradient steps, if the method has any."""
-    recipe, own = job.resolved, model.method.recipe
-    if not model.trainable() or not all(one.epochs or one.steps_per_shot for one in (recipe, own)):
-        return Progress()  # a method without gradient steps has none by any recipe
+    recipe = job.resolved
+    if not has_steps(job, model):
+        return Progress()
     feed = Feed(
-        _views(job, model, items, ranks, reading),
+        seen.through(_views(job, model, items, ranks, reading)),
         [item.label for item in items],
         batch_size=recipe.batch_size,
         seed=job.seed,

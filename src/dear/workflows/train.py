@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache as once
@@ -18,7 +19,7 @@ from dear.engine.job import Job
 from dear.engine.loop import Metrics
 from dear.engine.run import Reading, train_model
 from dear.engine.workspace import Say, Workspace, computing_with, log
-from dear.errors import ConfigError, did_you_mean
+from dear.errors import ConfigError, DearWarning, did_you_mean
 from dear.methods.registry import get_method
 from dear.model.model import Model
 from dear.options.fit_options import FitOptions
@@ -37,6 +38,8 @@ class Trained(NamedTuple):
     progress: Progress
     problems: tuple[str, ...]
     """Images that could not be read, one sentence each."""
+    warnings: tuple[str, ...] = ()
+    """What is doubtful about the result, one sentence each."""
 
 
 def fit(
@@ -67,12 +70,15 @@ def fit(
     checked_options = check(Fit, values)
     _check_settings(checked_options.method, checked_options.set)
     with watched(progress):
-        return train_run(
+        trained = train_run(
             checked_options,
             data=objects.dataset(checked_options),
             clip=clip if isinstance(clip, FrozenClip) else None,
             on_step=on_step,
-        ).model
+        )
+    for one in trained.warnings:
+        warnings.warn(one, DearWarning, stacklevel=2)
+    return trained.model
 
 
 def train_run(
@@ -116,10 +122,19 @@ def train_run(
                 on_step(metrics)
 
         reading = Reading(options.workers, options.cache_folder(out))
-        progress = train_model(job, model, out, if_exists=options.if_exists, reading=reading, on_step=after_step)
+        doubts: list[str] = []
+        progress = train_model(
+            job,
+            model,
+            out,
+            if_exists=options.if_exists,
+            reading=reading,
+            on_step=after_step,
+            on_warning=doubts.append,
+        )
         record()
     problems.update(dict.fromkeys(progress.problems))
-    return Trained(model, job, progress, tuple(problems))
+    return Trained(model, job, progress, tuple(problems), tuple(doubts))
 
 
 class _Objects(NamedTuple):
