@@ -1,4 +1,4 @@
-"""The `dear` command's door: a first sign of life, and one line if it is stopped while it is still being loaded."""
+"""Entry point of the `dear` command: prints a first line before heavy imports, and exits cleanly if stopped there."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave the cores to other programs
     words = first_words(sys.argv[1:])
     if words and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        sys.stderr.write(f"{words} …\r")  # before anything heavy is imported; whatever is drawn next covers it
+        sys.stderr.write(f"{words} …\r")  # before anything heavy is imported; the next output covers it
         sys.stderr.flush()
     try:
         from dear.cli import main as run
@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def first_words(arguments: list[str]) -> str:
-    """What a command begins with; nothing for one that only prints its help, or completes a word."""
+    """The first line of a command; empty for help pages and completion."""
     completes = any(name.endswith("_COMPLETE") for name in os.environ)
     if not arguments or completes or any(word in QUIET for word in arguments):
         return ""

@@ -82,7 +82,7 @@ def test_a_folder_of_runs_is_not_taken_for_a_grid(photos, setting):
     mine = setting().out / RUNS / "mine" / "adapter_model.safetensors"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
-    with pytest.raises(OverwriteError, match="holds files that are not ours and no grid"):
+    with pytest.raises(OverwriteError, match="already contains other files"):
         run_grid(cells(photos), setting(overwrite=True))
     assert mine.exists()
 
@@ -111,7 +111,7 @@ def test_no_views_are_stored_where_nothing_is_trained(photos, setting, monkeypat
 def test_what_is_done_is_not_done_again(photos, setting, trainings):
     first = run_grid(cells(photos), setting())
     assert len(trainings) == 2
-    with pytest.raises(OverwriteError, match="holds a grid: add resume=True to continue, or overwrite=True to start"):
+    with pytest.raises(OverwriteError, match="already contains a grid: add resume=True to continue, or overwrite=True"):
         run_grid(cells(photos), setting())
     assert run_grid(cells(photos), setting(resume=True)) == first
     assert len(trainings) == 2

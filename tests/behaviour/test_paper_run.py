@@ -148,7 +148,7 @@ def test_an_output_folder_is_not_taken_silently(order, finished, tmp_path):
         make_paper(order, if_exists="refuse")
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "mine.png").write_text("mine")
-    with pytest.raises(OverwriteError, match="holds files that are not ours and no paper"):
+    with pytest.raises(OverwriteError, match="already contains other files"):
         make_paper(replace(order, out=tmp_path), if_exists="overwrite")
     assert (tmp_path / "figures" / "mine.png").exists()
 

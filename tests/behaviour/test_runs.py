@@ -129,7 +129,7 @@ def test_resuming_a_finished_run_computes_nothing(toy, clip, whole):
 
 def test_a_folder_that_holds_something_is_refused(toy, clip, whole, tmp_path):
     before = adapter_hash(whole)
-    with pytest.raises(OverwriteError, match="holds a run: add resume=True to continue, or overwrite=True to start"):
+    with pytest.raises(OverwriteError, match="already contains a run: add resume=True to continue, or overwrite=True"):
         run_job(toy.job(seed=2), clip, whole)
     with pytest.raises(ConfigError, match="choose one of them"):
         fit(toy.dataset, clip, out=whole, resume=True, overwrite=True)
@@ -142,7 +142,7 @@ def test_a_folder_that_holds_something_is_refused(toy, clip, whole, tmp_path):
 def test_a_folder_that_is_no_run_cannot_be_resumed(toy, clip, tmp_path):
     (tmp_path / "photo.jpg").write_bytes(b"precious")
     for how in ({"if_exists": "resume"}, {"if_exists": "overwrite"}, {}):
-        with pytest.raises(OverwriteError, match="holds files that are not ours and no run: choose another folder"):
+        with pytest.raises(OverwriteError, match="already contains other files: choose an empty folder"):
             run_job(toy.job(), clip, tmp_path, **how)
     assert [path.name for path in tmp_path.iterdir()] == ["photo.jpg"]
 

@@ -63,7 +63,7 @@ def test_base_to_novel(dear_, place, tmp_path):
 
     code, _, stderr = dear_(*bench(place, "base-to-novel", out, *more))
     assert code == 2
-    assert stderr == f"dear: {out} holds a grid: add --resume to continue, or --overwrite to start over.\n"
+    assert stderr == f"dear: {out} already contains a grid: add --resume to continue, or --overwrite to start over.\n"
     again = dear_(*bench(place, "base-to-novel", out, *more, "--resume"))
     assert again[:2] == (0, stdout)
     assert rows(out) == found

@@ -298,7 +298,7 @@ def test_a_map_found_for_an_index_serves_that_index_alone(dear_, place, looked):
     index = ("search", "index", "photos", *CLIP, "--kinds", "mixed")
     code, _, err = dear_(*index, "--out", "none")
     assert code == 2
-    assert "so its heads cannot be searched by: make one with 'dear roles discover" in err
+    assert "so search by attribute is not available: create a map with 'dear roles discover" in err
     code, _, err = dear_(*index, "--roles", "auto", "--out", "index")
     assert code == 0, err
     assert len(looked) == 1

@@ -86,7 +86,7 @@ def test_discover_show_compare_ablate(run, place, done):
 
     code, out, err = run(*discover(place, done))
     assert (code, out) == (2, "")
-    assert "holds a discovery: add --resume to continue, or --overwrite to start over." in err
+    assert "already contains a discovery: add --resume to continue, or --overwrite to start over." in err
 
     before = {name: (done / name).read_bytes() for name in FILES}
     (done / "mine.txt").write_text("keep me")
@@ -127,7 +127,7 @@ def test_python_discovers_what_the_command_does(place, done, tmp_path):
     assert told["reading images"] == (41, 41)
     assert told["finding examples"] == (4, 4)
     assert {"encoding texts", "describing heads", "clustering phrases", "counting attributes"} <= told.keys()
-    with pytest.raises(OverwriteError, match="holds a discovery"):
+    with pytest.raises(OverwriteError, match="already contains a discovery"):
         dear.discover_roles(clip, place / "photos", out=tmp_path / "out")
 
 

@@ -63,7 +63,7 @@ def test_train_writes_a_run(dear_, place, tmp_path):
 
     code, stdout, stderr = dear_(*train(place, place / "photos", out))
     assert (code, stdout) == (2, "")
-    assert stderr == f"dear: {out} holds a run: add --resume to continue, or --overwrite to start over.\n"
+    assert stderr == f"dear: {out} already contains a run: add --resume to continue, or --overwrite to start over.\n"
     for how in ("--resume", "--overwrite"):
         assert dear_(*train(place, place / "photos", out, how))[0] == 0
         assert (out / "adapter_model.safetensors").read_bytes() == adapter

@@ -23,7 +23,7 @@ from dear.errors import FolderBusyError, OverwriteError, TrainingError
 from dear.retrieval.index import read_index
 from dear.retrieval.update import update_index
 from dear.storage.files import write_atomic
-from dear.storage.locks import LOCK, held
+from dear.storage.locks import LOCK, locked
 from helpers import heed_interrupts, make_photos
 from small_runs import grid_on, job_on
 from toys import adapter_hash
@@ -36,7 +36,7 @@ def test_a_grid_leaves_folders_alone_that_are_not_its_own(photos, tiny_folders, 
     (out / "runs").mkdir(parents=True)
     (out / "runs" / "mine.txt").write_text("mine")
     (out / "table.csv").write_text("mine")
-    with pytest.raises(OverwriteError, match="holds files that are not ours and no grid"):
+    with pytest.raises(OverwriteError, match="already contains other files"):
         grid_on(photos, tiny_folders, out, **how)
     assert (out / "runs" / "mine.txt").read_text() == (out / "table.csv").read_text() == "mine"
 
@@ -67,7 +67,7 @@ def test_a_paper_leaves_tables_and_figures_alone_that_are_not_its_own(tmp_path):
     for name in ("tables", "figures"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine.txt").write_text("mine")
-    with pytest.raises(OverwriteError, match="holds files that are not ours and no paper"):
+    with pytest.raises(OverwriteError, match="already contains other files"):
         make_paper(Order(tmp_path), if_exists="overwrite")
     assert (tmp_path / "tables" / "mine.txt").exists()
     assert (tmp_path / "figures" / "mine.txt").exists()
@@ -86,11 +86,11 @@ def test_the_index_of_another_folder_is_not_replaced(model, photos, tmp_path):
 @pytest.mark.covers("D1", "W3")
 def test_a_discovery_is_marked_held_and_refuses_other_folders(clip, photos, tmp_path, monkeypatch):
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(OverwriteError, match="holds files that are not ours and no discovery"):
+    with pytest.raises(OverwriteError, match="already contains other files"):
         dear.discover_roles(clip, photos, out=tmp_path, overwrite=True)
     monkeypatch.setattr("dear.workflows.discover.load_encoder", lambda name: None)
     busy = pytest.raises(FolderBusyError, match=f"is being written by process {os.getpid()} on")
-    with held(tmp_path / "roles", "discovery"), busy:
+    with locked(tmp_path / "roles", "discovery"), busy:
         dear.discover_roles(clip, photos, out=tmp_path / "roles")
 
 
@@ -115,7 +115,7 @@ def test_a_checkpoint_belongs_to_its_run(clip, photos, tmp_path):
 
 
 def hold(folder, ready, done):
-    with held(Path(folder), "run"):
+    with locked(Path(folder), "run"):
         ready.set()
         done.wait(20)
 
@@ -129,12 +129,12 @@ def test_a_second_writer_is_told_who_the_first_is(tmp_path):
     assert ready.wait(20)
     with (
         pytest.raises(FolderBusyError, match=rf"process {first.pid} on \S+ since \d{{4}}-"),
-        held(tmp_path / "run", "run"),
+        locked(tmp_path / "run", "run"),
     ):
         pass
     done.set()
     first.join(20)
-    with held(tmp_path / "run", "run"):
+    with locked(tmp_path / "run", "run"):
         pass
 
 
@@ -147,7 +147,7 @@ def test_a_killed_holder_leaves_no_lock(tmp_path):
     assert ready.wait(20)
     first.kill()
     first.join(20)
-    with held(tmp_path / "run", "run"):
+    with locked(tmp_path / "run", "run"):
         pass
 
 
@@ -157,11 +157,14 @@ def test_a_killed_holder_leaves_no_lock(tmp_path):
 )
 def test_a_holder_that_has_not_signed_is_waited_for(tmp_path, signed, monkeypatch):
     monkeypatch.setattr("dear.storage.locks.TRIES", 3)
-    with held(tmp_path / "run", "run"):
+    with locked(tmp_path / "run", "run"):
         (tmp_path / "run" / LOCK).write_text(signed.replace("HOST", socket.gethostname()))
-        with pytest.raises(FolderBusyError, match="is being written by another process"), held(tmp_path / "run", "run"):
+        with (
+            pytest.raises(FolderBusyError, match="is being written by another process"),
+            locked(tmp_path / "run", "run"),
+        ):
             pass
-    with held(tmp_path / "run", "run"):
+    with locked(tmp_path / "run", "run"):
         pass
 
 
@@ -171,11 +174,11 @@ def test_a_living_holder_on_another_machine_is_believed(tmp_path):
     folder.mkdir()
     told = {"host": "elsewhere", "pid": 7, "since": "2026-11-17T00:00:00+00:00"}
     (folder / LOCK).write_text(json.dumps(told))
-    with pytest.raises(FolderBusyError, match="process 7 on elsewhere since 2026-11-17"), held(folder, "run"):
+    with pytest.raises(FolderBusyError, match="process 7 on elsewhere since 2026-11-17"), locked(folder, "run"):
         pass
     (folder / LOCK).write_text(json.dumps(told))
     os.utime(folder / LOCK, (1, 1))  # no heartbeat for years
-    with held(folder, "run"):
+    with locked(folder, "run"):
         pass
 
 
@@ -195,7 +198,7 @@ def test_what_a_kill_leaves_is_removed_by_the_next_holder(tmp_path):
     folder.mkdir()
     (folder / ".run.json.abc.tmp").write_text("half")
     (folder / ".mine").write_text("mine")
-    with held(folder, "run"):
+    with locked(folder, "run"):
         pass
     assert not (folder / ".run.json.abc.tmp").exists()
     assert (folder / ".mine").exists()

@@ -315,6 +315,6 @@ def test_an_old_output_folder_is_not_taken_for_ours(tmp_path):
 
     (tmp_path / "mine.txt").write_text("mine")
     for kind in ("run", "grid", "paper", "index"):
-        with pytest.raises(OverwriteError, match="holds files that are not ours"):
+        with pytest.raises(OverwriteError, match="already contains other files"):
             check_ours(tmp_path, kind, resume=False, overwrite=True)
     shutil.rmtree(tmp_path)

@@ -1,4 +1,4 @@
-"""How the command line talks: progress and remarks on stderr, results on stdout."""
+"""Output of the command line: progress and remarks on stderr, results on stdout."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def say(remark: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Text with the names of strangers' files in it, without their terminal escapes."""
+    """Text without terminal escapes, which names of files may contain."""
     return "\n".join(shown(line) for line in text.split("\n"))
 
 
 def json_line(row: Any) -> str:
-    """One JSON object as a line; names that are no UTF-8 are escaped."""
+    """One JSON object as a line; names that are not UTF-8 are escaped."""
     line = json.dumps(row, ensure_ascii=False)
     return line if printable(line) == line else json.dumps(row)
 
@@ -57,20 +57,20 @@ def progress_bar(what: str, total: int = 0) -> Iterator[Callable[..., None]]:
 
 @contextmanager
 def speaking(words: str) -> Iterator[None]:
-    """Speak to someone at a command line: hints as options, bars on a terminal, a line now and then elsewhere.
+    """Run a command for a person: hints name options, and progress is shown as bars, or as lines without a terminal.
 
-    The bars are drawn on stderr and make room for everything that is printed; `words` are shown until there is more.
+    The bars are on stderr and make room for everything that is printed; `words` are shown until the first stage.
     """
     out, err = sys.stdout, sys.stderr
-    drawn: Lines | Bars = Bars(err, words) if is_terminal(err) and is_first() else Lines()
-    if isinstance(drawn, Bars):
-        sys.stderr = cast(TextIO, Above(err, drawn))
-        sys.stdout = cast(TextIO, Above(out, drawn)) if out.isatty() else out
+    display: Lines | Bars = Bars(err, words) if is_terminal(err) and is_first() else Lines()
+    if isinstance(display, Bars):
+        sys.stderr = cast(TextIO, Above(err, display))
+        sys.stdout = cast(TextIO, Above(out, display)) if out.isatty() else out
     try:
-        with typed(), heard_by(drawn if is_first() else None):
+        with typed(), heard_by(display if is_first() else None):
             yield
     finally:
-        drawn.close()
+        display.close()
         sys.stdout, sys.stderr = out, err
 
 

@@ -1,4 +1,4 @@
-"""Drawn and held-out images as quantities, for methods that look at all of them before or after training."""
+"""Features of the training and held-out images, for methods that use all of them before or after training."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def draw_for(
     on_cache: Callable[[int], None] | None,
     problems: Problems,
 ) -> Draw | None:
-    """The drawn images as quantities, for methods that look at them before or after training; None for all others.
+    """Features of the training images, for methods that use them before or after training; None for all others.
 
     If as many views are cached as the method passes over, those are taken.
     """
@@ -67,7 +67,7 @@ def unread_classes(job: Job, items: Sequence[Item], draw: Draw | None) -> tuple[
 def stored_images(
     model: Model, items: Sequence[Item], read: Read, passes: int, *, seed: int, problems: Problems
 ) -> Draw:
-    """The drawn images as quantities of cached views, the next one of each image in every pass."""
+    """Features of the training images from cached views, the next view of each image in every pass."""
     labels, rows = list[int](), list[States]()
     for index, item in enumerate(items):
         try:
@@ -106,7 +106,7 @@ def drawn_images(
     own = [name for name in names if name not in plain and (PLAIN + name not in plain or name in needs.training)]
     transform = replace(clip.preprocess_train, scale=crop)
 
-    def drawn(view: int) -> ImageList:
+    def views_of(view: int) -> ImageList:
         def augmented(place: int) -> Any:
             item = items[place]
             picture = dataset.open(item.id)
@@ -114,18 +114,18 @@ def drawn_images(
 
         return ImageList(tuple(item.id for item in items), augmented)
 
-    kept, image = list(range(len(items))), States()
+    readable, image = list(range(len(items))), States()
     count = needs.views if needs.passes is None else needs.passes
     if own and count:
         how: dict[str, Any] = {"names": own, "workers": workers, "problems": problems}
-        passes = [_all_states(model, drawn(view), lambda image: image, **how) for view in range(count)]
-        kept, image = passes[0][0], {name: torch.stack([states[name] for _, states in passes]) for name in own}
+        passes = [_all_states(model, views_of(view), lambda image: image, **how) for view in range(count)]
+        readable, image = passes[0][0], {name: torch.stack([states[name] for _, states in passes]) for name in own}
     if plain:
-        shown = [items[place] for place in kept]
+        shown = [items[place] for place in readable]
         good, found = _plain_states(model, dataset, shown, plain, cache, workers, problems)
         image = {name: tensor[:, good] for name, tensor in image.items()} | found
-        kept = [kept[place] for place in good]
-    labels = torch.tensor([items[place].label for place in kept])
+        readable = [readable[place] for place in good]
+    labels = torch.tensor([items[place].label for place in readable])
     return Draw(image, labels.to(clip.device), model.required_classes(), seed)
 
 
@@ -163,8 +163,8 @@ def held_images(
     if not items:
         return None
     how: dict[str, Any] = {"names": model.names(), "workers": workers, "problems": problems}
-    kept, image = _all_states(model, dataset.images(items), model.clip.preprocess_eval, **how)
-    labels = torch.tensor([items[place].label for place in kept])
+    readable, image = _all_states(model, dataset.images(items), model.clip.preprocess_eval, **how)
+    labels = torch.tensor([items[place].label for place in readable])
     return Draw(image, labels.to(model.clip.device), model.required_classes(), seed)
 
 
@@ -179,13 +179,13 @@ def _all_states(
 ) -> tuple[list[int], States]:
     """Which images can be read, and their quantities."""
     parts: list[States] = []
-    kept: list[int] = []
+    readable: list[int] = []
     for part in image_batches(images, preprocess, size=BATCH, workers=workers):
         if problems is not None:
             problems |= dict.fromkeys(part.problems)
         if part.images is not None:
             parts.append(model.states(part.images.to(model.clip.device), names=names))
-            kept += part.indices
+            readable += part.indices
     if not parts:
         raise ImageError("None of the images can be read.")
-    return kept, {name: torch.cat([part[name] for part in parts]) for name in names}
+    return readable, {name: torch.cat([part[name] for part in parts]) for name in names}

@@ -40,7 +40,7 @@ from dear.model.artefact import MANIFEST
 from dear.model.model import Model
 from dear.options.fields import IfExists
 from dear.progress.stages import stage
-from dear.storage.locks import check_ours, held
+from dear.storage.locks import check_ours, locked
 
 JUDGED = 64
 """Held-out images that are classified at once."""
@@ -103,7 +103,7 @@ def train_model(
     if ranks.is_first:
         with one_sentence(folder):
             check_ours(folder, "run", resume=if_exists == "resume", overwrite=if_exists == "overwrite")
-    with held(folder, "run") if ranks.is_first else nullcontext():
+    with locked(folder, "run") if ranks.is_first else nullcontext():
         if ranks.is_first:
             finish_moving(folder)
         ranks.wait()

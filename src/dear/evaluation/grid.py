@@ -28,7 +28,7 @@ from dear.methods.plugins import added
 from dear.options.parts import Bench
 from dear.progress.stages import stage
 from dear.storage.files import write_atomic
-from dear.storage.locks import check_ours, held, remove_leftovers, remove_ours
+from dear.storage.locks import check_ours, locked, remove_leftovers, remove_ours
 
 OLD = ".old"
 OURS = ("table.csv", "table.md", CELLS, RUNS)
@@ -52,7 +52,7 @@ def run_grid(
     check_ours(options.out, "grid", resume=options.resume, overwrite=options.overwrite)
     check_data(cells, options, workspace)
     cells = check_methods(cells, options, workspace, refused)
-    with held(options.out, "grid"):
+    with locked(options.out, "grid"):
         check_ours(options.out, "grid", resume=options.resume, overwrite=options.overwrite)  # one may just have ended
         _prepare(options.out, overwrite=options.overwrite)
         found = _run_and_write(cells, options, workspace, on_cell, on_step, refused)

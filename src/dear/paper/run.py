@@ -32,7 +32,7 @@ from dear.paper.survey import GRIDS, MEASURES, Order, Survey, missing_sets, surv
 from dear.progress.stages import duration, stage
 from dear.roles.rolemap import LAST_LAYERS, RoleMap
 from dear.storage.files import write_atomic
-from dear.storage.locks import check_ours, held, remove_leftovers, remove_ours
+from dear.storage.locks import check_ours, locked, remove_leftovers, remove_ours
 
 Say = Callable[[str], None]
 
@@ -47,13 +47,13 @@ def make_paper(order: Order, say: Say = lambda remark: None, *, if_exists: IfExi
     clip = load_clip(order.clip, order.pretrained, order.device)
     roles = _roles(order, clip)
     missing_sets(order.sets, order.data_root)
-    with held(order.out, "paper"):
+    with locked(order.out, "paper"):
         check_ours(order.out, "paper", resume=resume, overwrite=overwrite)  # another one may just have ended
-        return _run_held(order, clip, roles, say, overwrite=overwrite)
+        return _run_locked(order, clip, roles, say, overwrite=overwrite)
 
 
-def _run_held(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, overwrite: bool) -> Path:
-    """Run a paper in a folder that is held."""
+def _run_locked(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, overwrite: bool) -> Path:
+    """Run a paper in a locked folder."""
     _prepare(order.out, overwrite=overwrite)
     workspace = Workspace()
     looked = survey(order, lambda order, cell: done_before(cell, order.options(cell.protocol), workspace))

@@ -1,4 +1,4 @@
-"""How stages are shown: bars on a terminal of any width, one plain line every 30 seconds elsewhere."""
+"""Display of stages: bars on a terminal of any width, one plain line every 30 seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import Any, TextIO
 
@@ -15,7 +16,7 @@ WORKING = "working"
 
 
 class Lines:
-    """Says how far a stage is, every 30 seconds, also while nothing is counted; what ends sooner is passed over."""
+    """Prints how far a stage is every 30 seconds, also while nothing is counted; shorter stages are not shown."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream, self._last = stream, clock()
@@ -24,7 +25,7 @@ class Lines:
         self._watch: Thread | None = None
 
     def opened(self, stage: Stage) -> None:
-        """See whether a line is due, from now on every second."""
+        """Check whether a line is due, from now on every second."""
         self._open.append(stage)
         self._beat()
         if self._watch is None:
@@ -32,7 +33,7 @@ class Lines:
             self._watch.start()
 
     def moved(self, stage: Stage) -> None:
-        """See whether a line is due."""
+        """Check whether a line is due."""
         self._beat()
 
     def closed(self, stage: Stage) -> None:
@@ -40,7 +41,7 @@ class Lines:
         self._open.remove(stage)
 
     def close(self) -> None:
-        """Nothing more is said."""
+        """Print nothing more."""
         self._over.set()
 
     def _look(self) -> None:
@@ -59,19 +60,23 @@ class Lines:
 
 
 class Bars:
-    """Draws the stages that are open; vanishes when something is printed, and when all is done."""
+    """Progress bars of the open stages on a terminal; they disappear when something is printed, and at the end."""
 
     def __init__(
         self, stream: TextIO, words: str = WORKING, *, width: int | None = None, redirect: bool = False
     ) -> None:
         from rich.console import Console
-        from rich.progress import Progress
+        from rich.progress import BarColumn, Progress, TextColumn
 
         self._open: list[Stage] = []
-        self._drawn: list[tuple[Stage, Any]] = []
+        self._rows: list[tuple[Row, Any]] = []
         self._console = Console(file=stream, width=width)
+        row = "{task.fields[row]."
         self._progress = Progress(
-            *_columns(self._console, self._drawn),
+            TextColumn(row + "count}", markup=False),
+            BarColumn(bar_width(self._console.width)),
+            TextColumn(row + "left}", style="cyan", markup=False),
+            TextColumn(row + "words}", markup=False),
             console=self._console,
             transient=True,
             redirect_stdout=redirect and sys.stdout.isatty(),
@@ -79,47 +84,78 @@ class Bars:
             refresh_per_second=5,
         )
         self._idle, self._closed = Stage(words), False
-        self._draw()
+        self._update()
 
     def opened(self, stage: Stage) -> None:
-        """Draw it, unless it is a part of what is drawn."""
+        """Show it, unless it is a part of a stage that is shown."""
         self._open.append(stage)
-        self._draw()
+        self._update()
 
     def moved(self, stage: Stage) -> None:
-        """Draw how far it is."""
-        self._draw()
+        """Show how far it is."""
+        self._update()
 
     def closed(self, stage: Stage) -> None:
-        """Draw what goes on."""
+        """Show the stages that are left."""
         self._open.remove(stage)
         self._idle.name = WORKING
-        self._draw()
+        self._update()
 
     def clear(self) -> None:
         """Make room for something printed."""
         self._progress.stop()
 
     def come_back(self) -> None:
-        """Draw on."""
+        """Show the bars again."""
         if not self._closed:
-            self._draw()
+            self._update()
 
     def close(self) -> None:
-        """The end."""
+        """Remove the bars for good."""
         self._closed = True
         self._progress.stop()
 
-    def _draw(self) -> None:
-        wanted = shown_of(self._open) or ([self._idle] if self._idle.name else [])
-        if [stage for stage, _ in self._drawn] != wanted:
-            for _, task in self._drawn:
+    def room(self) -> int:
+        """Characters left for words: the line without the bar and the widest count and time left."""
+        rows = [row for row, _ in self._rows]
+        widest = max((len(row.count) for row in rows), default=0) + max((len(row.left) for row in rows), default=0)
+        return self._console.width - widest - bar_width(self._console.width) - 3
+
+    def _update(self) -> None:
+        stages = shown_of(self._open) or ([self._idle] if self._idle.name else [])
+        if [row.stage for row, _ in self._rows] != stages:
+            for _, task in self._rows:
                 self._progress.remove_task(task)
-            self._drawn[:] = [(one, self._progress.add_task(one.name, total=None, stage=one)) for one in wanted]
-        for stage, task in self._drawn:
-            self._progress.update(task, total=stage.total or None, completed=stage.done)
-        if self._drawn and not self._progress.live.is_started:
+            rows = [Row(stage, self.room) for stage in stages]
+            self._rows[:] = [(row, self._progress.add_task(row.stage.name, total=None, row=row)) for row in rows]
+        for row, task in self._rows:
+            self._progress.update(task, total=row.stage.total or None, completed=row.stage.done)
+        if self._rows and not self._progress.live.is_started:
             self._progress.start()
+
+
+@dataclass(frozen=True)
+class Row:
+    """The texts beside the bar of a stage, computed whenever the bar is refreshed."""
+
+    stage: Stage
+    room: Callable[[], int]
+
+    @property
+    def count(self) -> str:
+        """Number done and total."""
+        return f"{self.stage.done:,}/{self.stage.total:,}" if self.stage.total else ""
+
+    @property
+    def left(self) -> str:
+        """Time left."""
+        seconds = self.stage.seconds_left()
+        return f"{duration(seconds)} left" if seconds is not None and self.stage.done < self.stage.total else ""
+
+    @property
+    def words(self) -> str:
+        """As many facts as there is room for."""
+        return fitting_words(self.stage, self.room())
 
 
 def shown_of(stages: list[Stage]) -> list[Stage]:
@@ -128,16 +164,15 @@ def shown_of(stages: list[Stage]) -> list[Stage]:
     return [*outer, *[stage for stage in stages if not stage.outer][:1]]
 
 
-def line_at(stage: Stage, width: int, taken: int) -> str:
-    """The words about a stage that fit into a line of which so much is taken."""
-    told = stage.name if not stage.words() else ""
-    room = width - taken
+def fitting_words(stage: Stage, room: int) -> str:
+    """Facts about a stage, or its name if there are none, in at most `room` characters."""
+    text = stage.name if not stage.words() else ""
     for word in stage.words():
-        longer = f"{told}  {word}" if told else word
+        longer = f"{text}  {word}" if text else word
         if len(longer) > room:
             break
-        told = longer
-    return told if len(told) <= room else told[: max(0, room - 1)] + "…" if room > 1 else ""
+        text = longer
+    return text if len(text) <= room else text[: max(0, room - 1)] + "…" if room > 1 else ""
 
 
 def bar_width(width: int) -> int:
@@ -145,51 +180,19 @@ def bar_width(width: int) -> int:
     return 10 if width < 70 else 20 if width < 100 else 36
 
 
-def _columns(console: Any, drawn: list[tuple[Stage, Any]]) -> list[Any]:
-    """Count, bar, time left, and as many words as there is room for."""
-    from rich.progress import BarColumn, ProgressColumn
-    from rich.text import Text
-
-    def count(stage: Stage) -> str:
-        return f"{stage.done:,}/{stage.total:,}" if stage.total else ""
-
-    def left(stage: Stage) -> str:
-        seconds = stage.seconds_left()
-        return f"{duration(seconds)} left" if seconds is not None and stage.done < stage.total else ""
-
-    class Count(ProgressColumn):
-        def render(self, task: Any) -> Text:
-            return Text(count(task.fields["stage"]), no_wrap=True)
-
-    class Left(ProgressColumn):
-        def render(self, task: Any) -> Text:
-            return Text(left(task.fields["stage"]), no_wrap=True, style="cyan")
-
-    class Words(ProgressColumn):
-        def render(self, task: Any) -> Text:
-            stages = [one for one, _ in drawn] or [task.fields["stage"]]
-            widest = max(len(count(one)) for one in stages), max(len(left(one)) for one in stages)
-            taken = sum(widest) + bar_width(console.width) + 3
-            return Text(line_at(task.fields["stage"], console.width, taken), no_wrap=True)
-
-    class Bar(BarColumn):
-        def render(self, task: Any) -> Any:
-            self.bar_width = bar_width(console.width)
-            return super().render(task)
-
-    return [Count(), Bar(), Left(), Words()]
-
-
 class Above:
-    """A stream that makes the bars vanish before anything is written to it."""
+    """A stream that removes the bars before text is written to it.
+
+    Rich's own redirection would wrap long lines at the width of the terminal and hide a line until it is complete.
+    """
 
     def __init__(self, stream: TextIO, bars: Bars) -> None:
         self._stream, self._bars = stream, bars
 
     def write(self, text: str) -> int:
-        """Write, where the bars were; they come back below a whole line."""
+        """Write where the bars were; they come back below a whole line."""
         if not text:
-            return self._stream.write(text)  # which refuses b"", as whoever asks for the kind of a stream expects
+            return self._stream.write(text)  # raises for b"", by which some libraries detect text streams
         self._bars.clear()
         written = self._stream.write(text)
         if text.endswith("\n"):
@@ -204,26 +207,26 @@ class Above:
 
 @contextmanager
 def watched(progress: bool | Callable[[str, int, int], None] | None) -> Iterator[None]:
-    """What `progress=` asks for: True for a bar or lines on stderr, a function, False for nobody; None: as it is."""
+    """Show progress as `progress=` asks: True for bars or lines, a function, False for nobody, None for no change."""
     if checked(progress) is None:
         yield
     elif progress is True and is_first():
-        drawn = Bars(sys.stderr, redirect=True) if is_terminal(sys.stderr) else Lines()
+        display = Bars(sys.stderr, redirect=True) if is_terminal(sys.stderr) else Lines()
         try:
-            with heard_by(drawn):
+            with heard_by(display):
                 yield
         finally:
-            drawn.close()
+            display.close()
     else:
         with heard_by(None if isinstance(progress, bool) else progress):
             yield
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether bars can be drawn on it."""
+    """Whether bars can be shown on a stream."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def is_first() -> bool:
-    """Whether this is the first of the processes that `torchrun` started: the others say nothing."""
+    """Whether this is the first process of `torchrun`; the others print nothing."""
     return os.environ.get("RANK", "0") == "0"

@@ -1,7 +1,7 @@
-"""What is being done and how far it is, for whoever waits: a bar, a log, or a function of one's own.
+"""Progress events: what is being done and how far it is.
 
-Work opens a `stage` and counts in it; it knows nothing of who listens. Whoever calls decides who does, by `heard_by`
-or `dear.progress.display.watched`; the log `logging.getLogger("dear")` always does.
+Work opens a `stage` and counts in it, without knowing who listens. The caller chooses the listener with `heard_by` or
+`dear.progress.display.watched`: bars, a log or a function. The log `logging.getLogger("dear")` always listens.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ class Stage:
 
     name: str
     total: int = 0
-    """0 if nobody knows."""
+    """0 if unknown."""
     done: int = 0
     outer: bool = False
     """Whether other stages are parts of it."""
     first: int | None = 0
-    """Where it began: what was there before took no time. None until it is known."""
+    """Count at the start, so that earlier work does not affect the pace; None until it is known."""
     began: float = field(default_factory=lambda: clock())
     facts: Mapping[str, Any] = field(default_factory=dict)
     left: float | None = None
-    """Seconds left, as told by whoever knows better than the pace so far."""
+    """Seconds left, if the caller knows better than the pace so far."""
 
     def seconds_left(self) -> float | None:
-        """By the pace so far; None as long as there is none."""
+        """Seconds left by the pace so far; None if there is no pace yet."""
         if self.left is not None:
             return self.left
         counted = 0 if self.first is None else self.done - self.first
         return (clock() - self.began) / counted * (self.total - self.done) if counted > 0 and self.total else None
 
     def line(self) -> str:
-        """In one line of a log."""
+        """The stage as one line of a log."""
         count = f"{self.done:,} of {self.total:,}" if self.total else f"{self.done:,}" if self.done else "…"
         left = self.seconds_left()
         wait = [f"about {duration(left)} left"] if left else []
         return ", ".join([f"{self.name}: {count}", *wait, *self.words()[:MOST]])
 
     def words(self) -> list[str]:
-        """What is known beside the count, what matters most first; the loss terms by the names they have."""
+        """Facts besides the count, the most important first; loss terms have their own names."""
         facts = self.facts
         numbers = {name: one for name, one in facts.items() if name not in _FACTS and isinstance(one, int | float)}
         terms = sorted(numbers, key=lambda name: name.startswith(_WEIGHT))
@@ -73,7 +73,7 @@ class Stage:
 
 
 class Listener(Protocol):
-    """Who is told of stages."""
+    """Receives the events of stages."""
 
     def opened(self, stage: Stage) -> None:
         """A stage begins."""
@@ -89,21 +89,21 @@ class Listener(Protocol):
 
 
 class Calls:
-    """Listens for a function that takes the name of a stage, the number done, and the number of all."""
+    """Calls a function with the name of a stage, the number done and the total."""
 
     def __init__(self, function: Callable[[str, int, int], None]) -> None:
         self._function = function
 
     def opened(self, stage: Stage) -> None:
-        """Tell the name as soon as it is known."""
+        """Report the name as soon as it is known."""
         self._function(stage.name, stage.done, stage.total)
 
     def moved(self, stage: Stage) -> None:
-        """Tell the count."""
+        """Report the count."""
         self._function(stage.name, stage.done, stage.total)
 
     def closed(self, stage: Stage) -> None:
-        """Nothing to tell."""
+        """Nothing to report."""
 
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
@@ -112,7 +112,7 @@ _outer: ContextVar[Stage | None] = ContextVar("outer", default=None)
 
 @contextmanager
 def heard_by(listener: Listener | Callable[[str, int, int], None] | None) -> Iterator[None]:
-    """Have the stages within heard by a listener or a function; None for nobody."""
+    """Send the stages of the `with` block to a listener or a function; None for nobody."""
     hears: Any = listener if listener is None or hasattr(listener, "opened") else Calls(listener)
     token = _listener.set(hears)
     try:
@@ -122,7 +122,7 @@ def heard_by(listener: Listener | Callable[[str, int, int], None] | None) -> Ite
 
 
 def checked(progress: Any) -> Any:
-    """What `progress=` was given, refused if it is neither True, False nor a function."""
+    """The argument `progress=`, refused if it is neither True, False nor a function."""
     if progress is None or isinstance(progress, bool) or callable(progress):
         return progress
     raise ConfigError(f"progress is of type {type(progress).__name__}: give True, False or a function.")
@@ -153,13 +153,13 @@ class Advance(Protocol):
     def __call__(
         self, done: int, facts: Mapping[str, Any] | None = None, *, total: int | None = None, left: float | None = None
     ) -> None:
-        """So much is done; with facts about it, another total, or the seconds left if they are known."""
+        """Report the number done, with facts about it, a new total, or the seconds left if they are known."""
         ...
 
 
 @contextmanager
 def stage(name: str, total: int = 0, *, done: int | None = 0, outer: bool = False) -> Iterator[Advance]:
-    """Open a stage; call what it gives with the number done so far. `done` was done before, None if that is unknown."""
+    """Open a stage and yield a function to report the number done. `done` was done before, None if that is unknown."""
     listener = _listener.get()
     at = Stage(name, total, done or 0, outer, first=done)
     logger.info("%s%s", name, f": {total:,}" if total else "")
@@ -192,13 +192,13 @@ def stage(name: str, total: int = 0, *, done: int | None = 0, outer: bool = Fals
 
 
 def time_left() -> float | None:
-    """Seconds that the work around this one still takes, as far as it was told; None if nobody knows."""
+    """Seconds left of the surrounding stage; None if unknown."""
     around = _outer.get()
     return None if around is None else around.left
 
 
 def duration(seconds: float) -> str:
-    """A time to wait, in words: "40 s", "3 min", "2 h 10 min"."""
+    """A duration in words: "40 s", "3 min", "2 h 10 min"."""
     if seconds < 59.5:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)

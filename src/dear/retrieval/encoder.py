@@ -17,7 +17,7 @@ from torch import Tensor
 from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import check_heads
 from dear.backbone.load import load_clip
-from dear.errors import ConfigError, DearError, did_you_mean
+from dear.errors import ConfigError, DearError, did_you_mean, option
 from dear.methods.base import Output
 from dear.model.load import load
 from dear.model.model import Model
@@ -89,7 +89,7 @@ def head_encoder(
 def _from_groups(clip: FrozenClip, groups: Groups, lacking: tuple[str, ...]) -> Encoder:
     check_heads(clip.vision, list(groups.values()))
     named = {name: [head_name(place).removeprefix(HEAD) for place in places] for name, places in groups.items()}
-    told = ["heads", clip.weights_sha256, clip.precision, named]
+    identity = ["heads", clip.weights_sha256, clip.precision, named]
 
     @torch.inference_mode()
     def encode(images: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ def _from_groups(clip: FrozenClip, groups: Groups, lacking: tuple[str, ...]) -> 
     return Encoder(
         clip=clip,
         kinds=(WHOLE, *groups),
-        mark=sha256(json.dumps(told, sort_keys=True).encode()),
+        mark=sha256(json.dumps(identity, sort_keys=True).encode()),
         encode=encode,
         encode_text=clip.encode_text,
         parts=True,
@@ -114,7 +114,7 @@ def _from_groups(clip: FrozenClip, groups: Groups, lacking: tuple[str, ...]) -> 
 def encoder_of(
     index: Index, model: Model | FrozenClip | str | Path | None = None, *, device: str | torch.device | None = None
 ) -> Encoder:
-    """What an index was made by: the model that is given, or the one that the index names."""
+    """The encoder that an index was made by: `model`, or the one that the index names."""
     made_by = index.manifest.made_by
     if isinstance(model, str | Path):
         model = load(as_folder(model), device=device)
@@ -123,7 +123,7 @@ def encoder_of(
     if "run" in made_by and model is None:
         return model_encoder(load((index.out / str(made_by["run"])).resolve(), device=device))
     if "heads" not in made_by:
-        raise ConfigError(f"The index in {index.out} does not say what it was made by: name its run by --run RUN.")
+        raise ConfigError(f"The index in {index.out} does not record its run: name it with {option(run='RUN')}.")
     try:
         groups = {str(name): [place_of(head) for head in heads] for name, heads in made_by["heads"].items()}
         name, tag = made_by["clip"], made_by["pretrained"]
@@ -132,7 +132,7 @@ def encoder_of(
         )
     except DearError as error:
         raise type(error)(
-            f"The index in {index.out} needs its CLIP; name it by --clip if it is elsewhere. {error}"
+            f"The index in {index.out} needs its CLIP; name it with {option(clip='CLIP')} if it is elsewhere. {error}"
         ) from error
     return _from_groups(clip, groups, tuple(index.manifest.lacking))
 
@@ -181,8 +181,8 @@ def model_hash(model: Model) -> str:
     """What decides a model's image features: the backbone, the method and everything trained."""
     method = model.method
     parts = {name: sha256(_bytes(tensor)) for name, tensor in method.state_dict().items()}
-    told = [model.name, model.clip.weights_sha256, method.config.first_named(), method.files, parts]
-    return sha256(json.dumps(told, sort_keys=True).encode())
+    identity = [model.name, model.clip.weights_sha256, method.config.first_named(), method.files, parts]
+    return sha256(json.dumps(identity, sort_keys=True).encode())
 
 
 @torch.inference_mode()

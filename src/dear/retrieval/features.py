@@ -48,7 +48,7 @@ def attribute_features(
         images: a batch made with `clip.preprocess_eval`, or paths or PIL images; one that cannot be read raises
             `ImageError`.
         by: "concept" (color, shape, …), "role", "head", or groups of your own, such as {"mine": ["11.4", "9.0"]}.
-        batch_size: images per forward pass, if paths or PIL images are given.
+        batch_size: images per forward pass, for paths or PIL images.
         workers: threads that read images.
     """
     if not isinstance(clip, FrozenClip):
@@ -80,8 +80,7 @@ def fitting_roles(clip: FrozenClip, roles: RoleMap | str | Path | None) -> RoleM
     found = named_roles(clip, roles)
     if found is None:
         raise RoleMapError(
-            f"There is no role map for {clip.name} with these weights, so its heads cannot be searched by: make one "
-            f"with 'dear roles discover --clip CLIP --images FOLDER --out ROLES', and give it by "
-            f"{option(roles='ROLES')}."
+            f"There is no role map for {clip.name} with these weights, so search by attribute is not available: "
+            f"create a map with 'dear roles discover' and pass it with {option(roles='ROLES')}."
         )
     return found

@@ -1,7 +1,7 @@
-"""The search index on disk: a sealed manifest that names sealed segments. It grows by appending.
+"""The search index on disk: a manifest with a checksum, and segments with checksums. It grows by appending.
 
-At any moment the manifest names a whole index: a segment is written first, then the manifest that names it, and what
-no manifest names is removed last. One process at a time writes (`dear.storage.locks.held`); readers need no lock.
+At any moment the manifest lists a whole index: a segment is written first, then the manifest that lists it, and
+unlisted segments are removed last. One process at a time writes (`dear.storage.locks.locked`); readers need no lock.
 Shapes: N rows, G kinds of features, E joint embedding.
 """
 
@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dear.errors import ConfigError, DataError, did_you_mean
+from dear.errors import ConfigError, DataError, did_you_mean, option
 from dear.retrieval.segments import Entry, Segment, Stamp, columns_of, damaged, stored_columns, write_segment
 from dear.retrieval.segments_of_v0_2 import OldEntry
 from dear.storage.documents import Document, OpenRecord, as_bytes
@@ -28,15 +28,15 @@ INDEX = "index.json"
 WHOLE = "cls"
 """The kind of feature that is the image as a whole."""
 BLOCK = 1024
-"""Rows that are compared at once: in fp32 they stay in a processor's cache."""
+"""Rows that are compared at once; in fp32 they fit into a processor's cache."""
 TRIES = 5
 """How often a reader starts again because a writer has just replaced segments."""
 MOST_DEAD = 0.25
-"""Share of dead rows above which an index is written anew."""
+"""Share of dead rows above which an index is rewritten."""
 MANY, SMALL = 64, 1024
-"""More segments than this, of fewer rows than that on average, are put together."""
+"""More than MANY segments with fewer than SMALL rows on average are merged."""
 PUT_TOGETHER = 16384
-"""Rows of a segment that is written anew."""
+"""Rows of a segment of a rewritten index."""
 
 
 class Manifest(Document, OpenRecord):
@@ -65,7 +65,7 @@ class Manifest(Document, OpenRecord):
 
 @dataclass(frozen=True)
 class Index:
-    """An index that is open. Rows are numbered through all segments; those that no longer count stay numbered."""
+    """An open index. Rows are numbered through all segments, dead ones included."""
 
     out: Path
     manifest: Manifest
@@ -108,15 +108,15 @@ class Index:
         return found
 
     def __len__(self) -> int:
-        """How many images can be found."""
+        """Number of images that can be found."""
         return int(self.alive.sum())
 
     def number(self, kind: str) -> int:
-        """The place of a kind of feature."""
+        """The position of a kind of feature."""
         if kind not in self.kinds:
             if kind in self.manifest.lacking:
                 raise ConfigError(
-                    f"The role map of this index has no head for {kind}, so nothing here can be found by {kind}: "
+                    f"The role map of this index has no head for {kind}, so search by {kind} is not available: "
                     f"choose {', '.join(self.kinds)}."
                 )
             known = ", ".join(self.kinds)
@@ -124,9 +124,9 @@ class Index:
         return self.kinds.index(kind)
 
     def blocks(self, *kinds: str) -> Iterator[tuple[int, int, list[Tensor], Tensor]]:
-        """Stretches of rows: first row, end, their unit features of each kind (B, E) in fp32, their lengths (B, G).
+        """Blocks of rows: first row, end, their unit features of each kind (B, E) in fp32, their lengths (B, G).
 
-        The features lie in memory that the next stretch takes over.
+        The memory of the features is reused for the next block.
         """
         numbers, start = [self.number(kind) for kind in kinds], 0
         memory = [torch.empty(BLOCK, self.manifest.embed) for _ in kinds]
@@ -183,7 +183,7 @@ class Index:
         return torch.cat(found)
 
     def path(self, row: int) -> Path:
-        """The file of a row; a path that leads out of the folder is none of ours."""
+        """The file of a row; a path that leads out of the folder is refused."""
         for segment in self.segments:
             if row < segment.rows:
                 name = segment.path(row)
@@ -212,7 +212,7 @@ def read_index(out: Path) -> Index:
             form = Manifest.read(out / INDEX)
         except OSError:
             raise DataError(
-                f"{out} holds no index: make one with 'dear search index PHOTOS --clip CLIP --out {out}'."
+                f"{out} contains no index: index a folder of photos with {option(clip='CLIP', out=str(out))}."
             ) from None
         except Exception as error:  # whatever a damaged file can cause
             raise damaged(out) from error
@@ -234,7 +234,7 @@ def _opened(out: Path, form: Manifest) -> Index:
 
 
 class Writer:
-    """Appends to an index; whoever has one holds the folder."""
+    """Appends to an index; the caller has locked the folder."""
 
     def __init__(self, out: Path, manifest: Manifest) -> None:
         self.out, self.manifest = out, manifest
@@ -250,7 +250,7 @@ class Writer:
         self._try(lambda: self._add([write_segment(self.out, self.manifest.next_number, columns)]))
 
     def tidy(self) -> None:
-        """Write the index anew if too much of it is dead or it lies in too many pieces; remove what nobody names."""
+        """Rewrite the index if too many rows are dead or segments are too small; remove unlisted segments."""
         index = read_index(self.out)
         pieces = len(index.segments)
         if index.rows - len(index) > MOST_DEAD * index.rows or (pieces > MANY and index.rows < SMALL * pieces):

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from dear.config import whole_number
 from dear.data.images import SUFFIXES, as_rgb, open_image
-from dear.errors import ConfigError, DataError
+from dear.errors import ConfigError, DataError, option
 from dear.model.model import Model
 from dear.retrieval.encoder import Encoder, model_encoder
 from dear.retrieval.index import BLOCK, WHOLE, Index
+from dear.retrieval.segments import damaged
 from dear.storage.files import is_file
 
 ALL = "all"
@@ -101,7 +102,7 @@ def find(
     if index.model_sha256 != maker.mark:
         raise DataError(f"The index of {index.folder} was made by another model: make it again with this one.")
     if index.manifest.embed != maker.clip.geometry.embed_dim or index.kinds != maker.kinds:
-        raise DataError(f"The index in {index.out} is damaged: make it again with 'dear search index … --overwrite'.")
+        raise damaged(index.out)
     query = _Vectors.of(maker, wanted)
     alike = likeness(index) if wanted.by != WHOLE else {}
     kinds = [kind for kind in index.kinds if kind not in wanted.without] if wanted.by == ALL else [wanted.by]
@@ -121,19 +122,21 @@ def check(index: Index, ask: Ask) -> None:
     if (ask.without or swapped) and not index.manifest.parts:
         raise ConfigError(
             "The features of this index are not parts of a whole, so none can be left out or exchanged: index the "
-            "photos with --clip CLIP instead of an adapter."
+            f"photos with {option(clip='CLIP')} instead of an adapter."
         )
     if ask.without and ask.by not in (WHOLE, ALL):
-        raise ConfigError(f"--by {ask.by} compares one part of an image and --not leaves one out: choose one of them.")
+        raise ConfigError(
+            f"{option(by=ask.by)} compares by one attribute, so none can be left out: choose one of them."
+        )
     if set(ask.without) & set(swapped):
         raise ConfigError("A part cannot be both left out and exchanged.")
     if ask.image is None and ask.text is None:
         raise ConfigError("There is nothing to look for: give an image, a text, or both.")
     if ask.image is None and swapped:
-        raise ConfigError("--swap exchanges a part of an image: give an image to start from.")
-    given = ask.min_score
-    if given not in (None, AUTO) and (isinstance(given, bool) or not isinstance(given, int | float) or given != given):
-        raise ConfigError(f"The least score is {given!r}, but is a number, or 'auto' for the proposed one.")
+        raise ConfigError("An attribute can be exchanged in an image only: give an image to start from.")
+    least = ask.min_score
+    if least not in (None, AUTO) and (isinstance(least, bool) or not isinstance(least, int | float) or least != least):
+        raise ConfigError(f"The least score is {least!r}, but must be a number, or 'auto' for the proposed one.")
 
 
 @dataclass(frozen=True)
@@ -176,9 +179,9 @@ def _found(index: Index, ask: Ask, query: _Vectors, kind: str, alike: Mapping[st
         least = float(ask.min_score)
     best = top(scores_N.masked_fill(~index.alive, -torch.inf), min(ask.top_k, len(index)))
     hits = [Hit(index.path(row), score, kind, score >= least) for row, score in best]
-    kept = [hit for hit in hits if hit.matches or ask.min_score is None]
+    wanted = [hit for hit in hits if hit.matches or ask.min_score is None]
     remark = remarks(index, kind, alike)
-    return Found(kind, _title(ask, kind, remark), tuple(kept), least, remark)
+    return Found(kind, _title(ask, kind, remark), tuple(wanted), least, remark)
 
 
 def score_rows(index: Index, kind: str, vector_E: Tensor, without: Sequence[str] = ()) -> Tensor:
@@ -278,7 +281,7 @@ def unlike(kind: str, other: str, cosine: float) -> str:
         return ""
     return (
         f"The {kind} feature is nearly the {other} feature here (mean cosine {cosine:.2f}), so these are not the "
-        f"nearest by {kind}; features of heads tell them apart: index with --clip CLIP."
+        f"nearest by {kind}; features of heads differ more: index with {option(clip='CLIP')}."
     )
 
 

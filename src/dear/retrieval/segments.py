@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dear.errors import DataError
+from dear.errors import DataError, option
 from dear.storage import columns
 from dear.storage.columns import HEADER, DamagedSegmentError, checksum, header_checksum
 from dear.storage.documents import OpenRecord
@@ -35,7 +35,7 @@ FILE_COLUMNS = ("size", "mtime_ns", "state", "path_ends")
 
 def damaged(folder: Path) -> DataError:
     """The error for an index whose bytes are not those that were written."""
-    return DataError(f"The index in {folder} is damaged: make it again with 'dear search index … --overwrite'.")
+    return DataError(f"The index in {folder} is damaged: make it again with {option(overwrite=True)}.")
 
 
 class Entry(OpenRecord):

@@ -12,15 +12,15 @@ from PIL import Image
 from torch import Tensor
 
 from dear.data.images import LARGEST_FILE, ImageList, folder_images, image_batches
-from dear.errors import DataError, OverwriteError
+from dear.errors import DataError, OverwriteError, option
 from dear.model.model import Model
 from dear.retrieval.encoder import Encoder, model_encoder
 from dear.retrieval.index import INDEX, Index, Manifest, Writer, read_index
 from dear.retrieval.segments import COPIED, Stamp
 from dear.storage.files import read_regular
-from dear.storage.locks import check_ours, held
+from dear.storage.locks import check_ours, locked
 
-KEEP_EVERY = 4096
+WRITE_EVERY = 4096
 """Newly encoded images after which a segment is written, so that a stop loses little."""
 UNKNOWN = bytes(16)
 Progress = Callable[[int], None]
@@ -36,14 +36,14 @@ def update_index(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Index, int]:
-    """Index a folder's images; only new and changed files are encoded. Returns the index and how many were encoded.
+    """Index a folder's images; only new and changed files are encoded. Returns the index and the number of those.
 
     Images that cannot be read are left out and named in `Index.problems`. If it was stopped, the next call resumes it.
     """
     listed = folder_images(folder)
     maker = model_encoder(encoder) if isinstance(encoder, Model) else encoder
     check_ours(out, "index", resume=not overwrite, overwrite=overwrite)
-    with held(out, "index"):
+    with locked(out, "index"):
         check_ours(out, "index", resume=not overwrite, overwrite=overwrite)  # another one may just have ended
         old = None if overwrite else _reusable(out, Path(folder), maker)
         return _Update(maker, Path(folder), listed, old, progress).run(out, batch_size, workers)
@@ -55,12 +55,14 @@ def _reusable(out: Path, root: Path, encoder: Encoder) -> Index | None:
         return None
     old = read_index(out)
     if old.folder != root.resolve():
-        raise OverwriteError(f"{out} is the index of {old.folder}: give another folder, or replace it by --overwrite.")
+        raise OverwriteError(
+            f"{out} is the index of {old.folder}: give another folder, or replace it with {option(overwrite=True)}."
+        )
     same = (old.model_sha256, old.folder, old.kinds) == (encoder.mark, root.resolve(), encoder.kinds)
     if not same and len(old.manifest.made_by) and "heads" in encoder.made_by:
         raise OverwriteError(
             f"The index in {out} was made by another CLIP, role map or choice of kinds: give another folder, or "
-            f"replace it by --overwrite."
+            f"replace it with {option(overwrite=True)}."
         )
     return old if same else None
 
@@ -127,7 +129,7 @@ class _Update:
             if part.images is not None:
                 self._take([stamps[at] for at in part.indices], self.encoder.encode(part.images))
                 self.unreadable -= {places[at] for at in part.indices}
-            if len(self.waiting.stamps) >= KEEP_EVERY:
+            if len(self.waiting.stamps) >= WRITE_EVERY:
                 self._flush(writer)
             if self.progress:
                 self.progress(part.stop)
@@ -163,14 +165,14 @@ class _Update:
     def _writer(self, out: Path) -> Writer:
         made_by = dict(self.encoder.made_by)
         if self.old is not None:
-            kept = self.old.manifest.model_copy(
+            manifest = self.old.manifest.model_copy(
                 update={
                     "made_by": made_by or self.old.manifest.made_by,
                     "parts": self.encoder.parts,
                     "lacking": list(self.encoder.lacking),
                 }
             )
-            return Writer.continued(replace(self.old, manifest=kept))
+            return Writer.continued(replace(self.old, manifest=manifest))
         form = Manifest(
             folder=str(self.root.resolve()),
             kinds=list(self.encoder.kinds),

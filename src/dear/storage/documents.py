@@ -32,7 +32,7 @@ class Record(BaseModel):
 
 
 class OpenRecord(Record):
-    """A record whose further entries are kept as they are."""
+    """A record that may have further entries, which are read and written unchanged."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -1,8 +1,8 @@
-"""Reading and writing files of the user's disk: regular files only, whole or not at all.
+"""Read and write files: regular files only, whole or not at all.
 
-What we read may come from anywhere: it must be a regular file of a sensible size before a byte of it is read, so that a
-FIFO, a device or a sparse file of terabytes cannot stop or fill a machine. What we write replaces regular files only,
-follows links, keeps permissions, and survives a crash as the old file or the new one, never half of one.
+A file is read only if it is a regular file of a sensible size, so that a FIFO, a device or a sparse file of terabytes
+cannot block or fill a machine. Writing replaces regular files only, follows links and keeps permissions. After a crash
+there is the old file or the new one, never a part of one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LARGEST_TEXT = 256 * MEGABYTE
 """Largest JSON, YAML, CSV or text file that is read."""
 
 ABANDONED = 3600.0
-"""Seconds after which a temporary file belongs to no process that still writes it."""
+"""Seconds after which a temporary file counts as abandoned."""
 
 _UMASK = os.umask(0)
 os.umask(_UMASK)
 
 
 class NotRegularError(OSError):
-    """Something that is read or written as a file is none, or is far too large."""
+    """A path is not a regular file, or the file is far too large."""
 
 
 def read_regular(path: Path, *, most: int = LARGEST_TEXT) -> bytes:
@@ -49,7 +49,7 @@ def read_regular(path: Path, *, most: int = LARGEST_TEXT) -> bytes:
 def write_atomic(path: Path, data: bytes) -> None:
     """Write to a temporary file beside `path`, flush it to disk, and rename it into place.
 
-    A link is followed; what exists and is no regular file is refused; an existing file keeps its permissions.
+    A link is followed; anything but a regular file is refused; an existing file keeps its permissions.
     """
     target, temporary = path, ""
     try:
@@ -105,7 +105,7 @@ def as_folder(path: str | Path) -> Path:
 
 
 def is_file(path: str | Path) -> bool:
-    """Whether there is such a regular file; a text that can be no path names none."""
+    """Whether there is such a regular file; False for text that cannot be a path."""
     try:
         return Path(path).is_file()
     except (OSError, ValueError):
@@ -113,7 +113,7 @@ def is_file(path: str | Path) -> bool:
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether there is such a folder; a text that can be no path names none."""
+    """Whether there is such a folder; False for text that cannot be a path."""
     try:
         return Path(path).is_dir()
     except (OSError, ValueError):
@@ -130,7 +130,7 @@ def write_result(path: Path, text: str) -> None:
 
 
 def shown(name: object) -> str:
-    """A file's name as it may be printed: no terminal escapes, no half characters; any blank is a blank."""
+    """A file's name that is safe to print: without terminal escapes and broken characters."""
     return "".join(letter if _is_shown(letter) else "\N{REPLACEMENT CHARACTER}" for letter in str(name))
 
 
@@ -139,7 +139,7 @@ def _is_shown(letter: str) -> bool:
 
 
 def letters(name: str) -> bytes:
-    """A name as bytes, for hashes and random draws; names of files need not be UTF-8."""
+    """A name as bytes, for hashes and seeds; names of files need not be UTF-8."""
     return name.encode("utf-8", "surrogateescape")
 
 

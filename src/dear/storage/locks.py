@@ -1,8 +1,7 @@
-"""Folders of ours: each bears a marker that says what it is, and one process at a time writes in it.
+"""Output folders: each has a marker that says what it is, and one process at a time writes in it.
 
-Only what is ours by the marker is ever removed. The lock is the operating system's; its holder also leaves its host,
-process and a heartbeat in the lock file, so that a process on another machine, which may not see that lock on a shared
-disk, is refused as well, and can say by whom.
+Only folders with a marker are ever cleared. The lock is the operating system's. Its owner also writes its host, process
+and a heartbeat into the lock file: on a shared disk, a process on another machine may not see the lock, but sees these.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ Kind = Literal["run", "grid", "paper", "index", "discovery", "cache"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MARKER, LOCK = "dear-folder.json", ".dear.lock"
 BEAT, STALE = 10.0, 60.0
-"""Seconds between heartbeats, and after which a holder on another machine counts as gone."""
+"""Seconds between heartbeats, and after which an owner on another machine counts as gone."""
 TRIES, PAUSE = 40, 0.05
-"""How often, and after how many seconds, a lock is tried again whose holder has not signed."""
+"""Number of attempts, and seconds between them, for a lock whose owner has not signed."""
 TEMPORARY = ".*.tmp"
 
 
 class Marker(Document, OpenRecord):
-    """The document that marks a folder as ours and says what it is."""
+    """The document that marks an output folder and says what it is."""
 
     format = "dear-folder"
     version = 1
@@ -47,14 +46,14 @@ class Marker(Document, OpenRecord):
 
 
 def kind_of(folder: Path) -> Kind | None:
-    """What a folder of ours is, by its marker; None for any other folder."""
+    """The kind of an output folder, by its marker; None for any other folder."""
     with suppress(OSError, ConfigError):
         return Marker.read(folder / MARKER).kind
     return None
 
 
 def check_ours(folder: Path, kind: Kind, *, resume: bool, overwrite: bool) -> None:
-    """Refuse an output folder that holds something, unless it is of this kind and one says what to do with it."""
+    """Refuse an output folder that is not empty, unless it is of this kind and the caller resumes or overwrites it."""
     if resume and overwrite:
         raise ConfigError(
             f"{option(resume=True)} continues and {option(overwrite=True)} starts over: choose one of them."
@@ -67,23 +66,28 @@ def check_ours(folder: Path, kind: Kind, *, resume: bool, overwrite: bool) -> No
     if found == kind:
         if not resume and not overwrite:
             raise OverwriteError(
-                f"{folder} holds a {kind}: add {option(resume=True)} to continue, or {option(overwrite=True)} to start "
-                f"over."
+                f"{folder} already contains {_a(kind)}: add {option(resume=True)} to continue, or "
+                f"{option(overwrite=True)} to start over."
             )
         return
-    what = f"a {found}" if found else "files that are not ours"
-    raise OverwriteError(f"{folder} holds {what} and no {kind}: choose another folder.")
+    if found:
+        raise OverwriteError(f"{folder} contains {_a(found)}, not {_a(kind)}: choose another folder.")
+    raise OverwriteError(f"{folder} already contains other files: choose an empty folder.")
+
+
+def _a(kind: Kind) -> str:
+    return f"{'an' if kind == 'index' else 'a'} {kind}"
 
 
 def _content(folder: Path) -> list[Path]:
-    """What a folder holds besides our marker, lock and leftovers."""
+    """Everything in a folder except our marker, lock and leftovers."""
     ours = {MARKER, LOCK}
     return [path for path in folder.iterdir() if path.name not in ours and not path.match(TEMPORARY)]
 
 
 @contextmanager
-def held(folder: Path, kind: Kind) -> Iterator[None]:
-    """Hold a folder: no other process writes in it meanwhile. It is made and marked if need be."""
+def locked(folder: Path, kind: Kind) -> Iterator[None]:
+    """Lock a folder against other processes; it is created and marked if it is new."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -121,9 +125,9 @@ def _mark(folder: Path, kind: Kind, lock: Path) -> None:
 
 
 def mark(folder: Path, kind: Kind) -> None:
-    """Make a folder that several processes may fill at once, and mark it if it is new; one with content stays as it is.
+    """Create a folder that several processes may fill at once, and mark it if it is empty.
 
-    For caches: whoever writes there appends to files of its own, so nobody has to hold the folder.
+    For caches: every process writes files of its own, so the folder is not locked.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / MARKER).exists() and not _content(folder):
@@ -131,16 +135,16 @@ def mark(folder: Path, kind: Kind) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files that a killed process left; called by the holder only."""
+    """Remove temporary files that a killed process left; the folder is locked by the caller."""
     for path in folder.glob(TEMPORARY):
         if path.is_file() and not path.is_symlink():
             path.unlink(missing_ok=True)
 
 
 def remove_ours(folder: Path, names: Iterable[str]) -> None:
-    """Remove named files and folders of a folder that bears our marker."""
+    """Remove files and folders by name from a folder that has our marker."""
     if kind_of(folder) is None:
-        raise OverwriteError(f"{folder} is not a folder of ours, so nothing in it is removed.")
+        raise OverwriteError(f"{folder} has no marker of DeAR, so nothing in it is removed.")
     for name in names:
         path = folder / name
         if path.is_symlink() or path.is_file():
@@ -161,22 +165,22 @@ def _beat(path: Path, stop: threading.Event) -> None:
 
 
 def _acquire(lock: FileLock, folder: Path, kind: Kind, path: Path) -> None:
-    """Take the lock, or say who has it; a holder that has not signed has just begun or is about to end."""
+    """Acquire the lock, or report its owner; an owner that has not signed has just started or is about to end."""
     for _ in range(TRIES):
         try:
             lock.acquire()
             return
         except Timeout:
-            if holder := _holder(path):
-                raise FolderBusyError(_busy(folder, kind, holder)) from None
+            if owner := _owner(path):
+                raise FolderBusyError(_busy(folder, kind, owner)) from None
         except (OSError, NotImplementedError) as error:
             raise OverwriteError(f"The folder {folder} cannot be written ({error}).") from None
         time.sleep(PAUSE)
     raise FolderBusyError(_busy(folder, kind, {}))
 
 
-def _holder(path: Path) -> dict[str, Any]:
-    """Who signed a lock; {} if nobody did, or a process of this machine that is no more."""
+def _owner(path: Path) -> dict[str, Any]:
+    """Who signed a lock; {} if nobody did, or a process of this machine that has ended."""
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads(read_regular(path, most=MEGABYTE))
         if isinstance(found, dict) and not _is_gone(found):
@@ -184,12 +188,12 @@ def _holder(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _is_gone(holder: dict[str, Any]) -> bool:
-    pid = holder.get("pid")
-    if holder.get("host") != socket.gethostname() or type(pid) is not int or pid < 1 or os.name != "posix":
+def _is_gone(owner: dict[str, Any]) -> bool:
+    pid = owner.get("pid")
+    if owner.get("host") != socket.gethostname() or type(pid) is not int or pid < 1 or os.name != "posix":
         return False
     try:
-        os.kill(pid, 0)  # asks whether it lives, and does nothing to it
+        os.kill(pid, 0)  # only tests whether the process exists
     except (ProcessLookupError, OverflowError):
         return True
     except OSError:
@@ -198,7 +202,7 @@ def _is_gone(holder: dict[str, Any]) -> bool:
 
 
 def _refuse_other_machine(folder: Path, kind: Kind, path: Path) -> None:
-    """Refuse a lock that a living process of another machine holds, where locks do not reach across machines."""
+    """Refuse a lock of a running process on another machine, where file locks do not reach across machines."""
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads(read_regular(path, most=MEGABYTE))
         elsewhere = isinstance(found, dict) and found.get("host") not in (None, socket.gethostname())
@@ -206,8 +210,8 @@ def _refuse_other_machine(folder: Path, kind: Kind, path: Path) -> None:
             raise FolderBusyError(_busy(folder, kind, found))
 
 
-def _busy(folder: Path, kind: Kind, holder: dict[str, Any]) -> str:
-    known = {"host", "pid", "since"} <= holder.keys()
-    told = {name: shown(value) for name, value in holder.items()}
-    who = f"process {told['pid']} on {told['host']} since {told['since']}" if known else "another process"
+def _busy(folder: Path, kind: Kind, owner: dict[str, Any]) -> str:
+    known = {"host", "pid", "since"} <= owner.keys()
+    facts = {name: shown(value) for name, value in owner.items()}
+    who = f"process {facts['pid']} on {facts['host']} since {facts['since']}" if known else "another process"
     return f"The {kind} in {folder} is being written by {who}: wait for it, stop it, or choose another folder."

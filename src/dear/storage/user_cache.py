@@ -1,6 +1,6 @@
-"""The user's cache folder, and what caches hold: how much, since when, and how to make room.
+"""The user's cache folder: what caches contain, how large it is, when it was last used, and how to clear it.
 
-Everything in a cache can be made again. Only folders that bear our marker are ever cleared.
+Everything in a cache can be computed again. Only folders with our marker are ever cleared.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 def cache_home() -> Path:
     """The user's cache folder: $DEAR_CACHE, or the system's usual place."""
-    if told := os.environ.get(VARIABLE, "").strip():
-        return Path(told).expanduser()
+    if folder := os.environ.get(VARIABLE, "").strip():
+        return Path(folder).expanduser()
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "dear" / "cache"
     if sys.platform == "darwin":
@@ -35,7 +35,7 @@ def cache_home() -> Path:
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """One thing that a cache holds."""
+    """One entry of a cache."""
 
     path: Path
     bytes: int
@@ -48,7 +48,7 @@ class CacheEntry:
 
 
 def list_cache(*folders: str | Path) -> list[CacheEntry]:
-    """What the user's cache holds, or the caches in the folders given, the longest unused first.
+    """Entries of the user's cache, or of the caches in `folders`, the least recently used first.
 
     A folder is a cache, or the folder of a run or grid with a cache inside.
     """
@@ -60,7 +60,7 @@ def list_cache(*folders: str | Path) -> list[CacheEntry]:
 
 
 def clear_cache(*folders: str | Path, max_size: int | str = 0) -> list[CacheEntry]:
-    """Remove what was unused the longest until at most `max_size` is left ("2GB", or bytes), and return what went."""
+    """Remove the least recently used entries until at most `max_size` ("2GB", or bytes) is left; return the removed."""
     most, entries = size_of(max_size), list_cache(*folders)
     left, gone = sum(one.bytes for one in entries), []
     for one in entries:
@@ -76,10 +76,10 @@ def size_of(text: int | str) -> int:
     """A number of bytes, from a number or a text such as "500MB" or "2 GB"."""
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         return text
-    told = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
-    if not told or told[2].upper() not in UNITS:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
+    if not match or match[2].upper() not in UNITS:
         raise ConfigError(f"{text!r} is not a size: give one such as 500MB or 2GB.")
-    return int(float(told[1]) * UNITS[told[2].upper()])
+    return int(float(match[1]) * UNITS[match[2].upper()])
 
 
 def readable(count: int) -> str:
@@ -91,14 +91,14 @@ def readable(count: int) -> str:
 
 
 def _caches(folders: Sequence[str | Path]) -> list[Path]:
-    """The caches themselves; what is none is refused."""
+    """The cache folders; any other folder is refused."""
     if not folders:
         return [cache_home()]
     found = []
     for one in map(Path, folders):
         inside = one / "cache" if kind_of(one) not in (None, "cache") else one
         if not one.is_dir() or (inside.is_dir() and kind_of(inside) != "cache"):
-            raise CacheError(f"{one} is neither a cache of ours nor the folder of a run with one.")
+            raise CacheError(f"{one} is not a cache of DeAR, nor the folder of a run that has one.")
         found.append(inside)
     return found
 
@@ -125,4 +125,6 @@ def _remove(path: Path) -> None:
     try:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
     except OSError as error:
-        raise CacheError(f"{path} cannot be removed ({error.strerror or error}); the rest is as it was.") from None
+        raise CacheError(
+            f"{path} cannot be removed ({error.strerror or error}); other entries were not changed."
+        ) from None

@@ -29,7 +29,7 @@ from dear.roles.rolemap import RoleMap
 from dear.roles.sources import images_from, pool_from
 from dear.roles.stability import stability_by_rule
 from dear.storage.files import as_folder, sha256
-from dear.storage.locks import check_ours, held, remove_ours
+from dear.storage.locks import check_ours, locked, remove_ours
 from dear.workflows.machine import using_threads
 
 Progress = bool | Callable[[str, int, int], None]
@@ -148,10 +148,10 @@ def discover_and_write(
         first = first_examined_layer(backbone, settings.first_layer)
         made_from = _made_from(backbone, image_list, first, text_pool, settings, examples)
         if resume and is_whole(folder, made_from):
-            with held(folder, "discovery"):
+            with locked(folder, "discovery"):
                 return Discovered(*change_rule(folder, settings.rule), ())
         encode = load_encoder(settings.sentence_model)
-        with held(folder, "discovery"):
+        with locked(folder, "discovery"):
             check_ours(folder, "discovery", resume=resume, overwrite=overwrite)  # another one may just have ended
             if overwrite:
                 remove_ours(folder, (CHECKPOINT,))  # the old map stays until the new one is whole

@@ -82,7 +82,7 @@ def test_a_full_folder_is_refused_before_weights_are_read(dear_, tmp_path, kind)
     (tmp_path / "mine.txt").write_text("keep me")
     code, _, err = dear_(*FULL[kind], "--out", tmp_path)
     assert code == 2
-    assert err == f"dear: {tmp_path} holds files that are not ours and no {kind}: choose another folder.\n"
+    assert err == f"dear: {tmp_path} already contains other files: choose an empty folder.\n"
 
 
 def test_lists(dear_):

@@ -16,7 +16,7 @@ from dear.errors import ConfigError, is_typed
 from dear.evaluation.eta import RemainingTime
 from dear.progress import display as bars
 from dear.progress import stages as progress
-from dear.progress.display import Above, Bars, Lines, line_at, shown_of, watched
+from dear.progress.display import Above, Bars, Lines, fitting_words, shown_of, watched
 from dear.progress.stages import Stage, duration, heard_by, stage, time_left
 
 METRICS = {
@@ -75,9 +75,9 @@ def test_words_fit_the_room_they_have():
     at = Stage("training", 500, 12, facts=METRICS)
     assert at.words()[:3] == ["loss 0.478", "epoch 3", "12 images/s"]
     for room in range(120):
-        assert len(line_at(at, room, 0)) <= room
-    assert line_at(at, 60, 30) == "loss 0.478  epoch 3"
-    assert line_at(Stage("reading images"), 10, 0) == "reading i…"
+        assert len(fitting_words(at, room)) <= room
+    assert fitting_words(at, 30) == "loss 0.478  epoch 3"
+    assert fitting_words(Stage("reading images"), 10) == "reading i…"
     assert Stage("any", facts={"step": 1, "problems": [], "lr": 0.1}).words() == []
 
 

@@ -163,7 +163,7 @@ def test_fit_writes_a_run_that_loads(photos, clip, tmp_path):
     assert again.classes.template == "my {}."
     path = next(photos.rglob("*.png"))
     assert again.predict(path) == model.predict(path)
-    with pytest.raises(errors.OverwriteError, match="holds a run: add resume=True to continue"):
+    with pytest.raises(errors.OverwriteError, match="already contains a run: add resume=True to continue"):
         dear.fit(data, half="base", **call)
     with pytest.raises(errors.ConfigError, match="was begun with other settings"):
         dear.fit(data, half="base", **{**call, "shots": 1}, resume=True)

@@ -255,7 +255,7 @@ def test_what_cannot_be_answered_is_said_before_anything_is_computed(scenes, mod
         ({"without": ("color",), "swap": {"color": image}}, "both left out and exchanged"),
         ({"image": None}, "nothing to look for"),
         ({"image": None, "text": "a", "swap": {"color": image}}, "give an image to start from"),
-        ({"min_score": "high"}, "but is a number"),
+        ({"min_score": "high"}, "but must be a number"),
         ({"top_k": 0}, "top_k"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -264,7 +264,7 @@ def test_what_cannot_be_answered_is_said_before_anything_is_computed(scenes, mod
     tokens, _ = update_index(model, photos, tmp_path / "index")
     with pytest.raises(ConfigError, match="not parts of a whole"):
         searching.check(tokens, Ask(image=image, without=("color",)))
-    with pytest.raises(ConfigError, match="--run RUN"):
+    with pytest.raises(ConfigError, match="run='RUN'"):
         encoder_of(tokens)
     with pytest.raises(DataError, match="another model"):
         find(model, index, image)

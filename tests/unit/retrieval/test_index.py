@@ -128,7 +128,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("after", [False, True])
 def test_killed_at_any_write_an_index_is_whole_and_continues(model, photos, tmp_path, monkeypatch, after):
     """At every write and every removal of an update that adds, ends rows and compacts: before it, and after it."""
-    monkeypatch.setattr("dear.retrieval.update.KEEP_EVERY", 2)
+    monkeypatch.setattr("dear.retrieval.update.WRITE_EVERY", 2)
     update_index(model, photos, tmp_path / "start")
     earlier = all_features(read_index(tmp_path / "start"))
     for i in range(4):
@@ -189,7 +189,7 @@ def test_a_reader_starts_again_if_a_writer_replaced_segments(model, photos, tmp_
 
 
 def test_a_stopped_index_goes_on(model, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr("dear.retrieval.update.KEEP_EVERY", 2)
+    monkeypatch.setattr("dear.retrieval.update.WRITE_EVERY", 2)
 
     def stop(done):
         if done == 4:
@@ -276,7 +276,7 @@ def test_what_cannot_be_searched_says_so(model, photos, tmp_path):
     move_parameters(model)
     with pytest.raises(DataError, match="another model"):
         find(model, index, "red")
-    with pytest.raises(DataError, match="holds no index"):
+    with pytest.raises(DataError, match="contains no index"):
         read_index(tmp_path)
     (tmp_path / "index" / "index.json").write_text("{}")
     with pytest.raises(DataError, match="damaged"):
