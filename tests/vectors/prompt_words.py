@@ -116,7 +116,7 @@ def prograd(facts, tensors) -> Case:
     @torch.no_grad()
     def found(run):
         clip, ours = run.model.clip, features(run)
-        teacher = run.model.text().teacher
+        teacher = run.model.text().plain_CE
         return {
             **ours,
             "init/ctx": fresh(run).ctx,
@@ -168,7 +168,7 @@ def tcp(facts, tensors) -> Case:
 
     @torch.no_grad()
     def found(run):
-        frozen = run.model.text().frozen
+        frozen = run.model.text().plain_CE
         words = run.model.method.class_words(frozen)
         return {
             **features(run),

@@ -6,7 +6,7 @@ Shapes: B images, C classes, M learned words, D text width, E joint embedding.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dear.data.families import IMAGENETS
 from dear.methods.api import About, Batch, ClassList, ConfigError, FrozenClip, Output, Recipe, Special, unit
 from dear.methods.coop import CoOp, CoOpConfig
+from dear.methods.parts.class_text import AdaptedText
 from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import WORDS, frozen_features, placeholders, word_rows
 
@@ -59,13 +60,6 @@ class ProGradConfig(CoOpConfig):
     def length(self) -> int:
         """Number of learned words."""
         return self.context
-
-
-class ProGradText(NamedTuple):
-    """Class features of unit length, (C, E) each."""
-
-    features: Tensor
-    teacher: Tensor
 
 
 class ProGrad(CoOp):
@@ -122,19 +116,19 @@ class ProGrad(CoOp):
         """Embedded prompts, and class features of zero-shot CLIP."""
         return super().classes(clip, classes), frozen_features(clip, classes, teacher_template(classes))
 
-    def text(self, clip: FrozenClip, frozen: Any, batch: Batch | None = None) -> ProGradText:
+    def text(self, clip: FrozenClip, frozen: Any, batch: Batch | None = None) -> AdaptedText:
         """Own and frozen class features."""
         prompts, teacher_CE = frozen
-        return ProGradText(super().text(clip, prompts, batch), teacher_CE)
+        return AdaptedText(super().text(clip, prompts, batch), teacher_CE)
 
     def forward(
-        self, clip: FrozenClip, image: Mapping[str, Tensor], text: ProGradText, batch: Batch | None = None
+        self, clip: FrozenClip, image: Mapping[str, Tensor], text: AdaptedText, batch: Batch | None = None
     ) -> Output:
         """Cosines of image and class features; in training also zero-shot CLIP's."""
         feature_BE = unit(image["feature"])
-        logits_BC = clip.temperature * feature_BE @ text.features.T
-        rest = {} if batch is None else {"teacher": clip.temperature * feature_BE @ text.teacher.detach().T}
-        return Output({"logits": logits_BC}, {"cls": feature_BE}, classes=text.features, rest=rest)
+        logits_BC = clip.temperature * feature_BE @ text.adapted_CE.T
+        rest = {} if batch is None else {"teacher": clip.temperature * feature_BE @ text.plain_CE.detach().T}
+        return Output({"logits": logits_BC}, {"cls": feature_BE}, classes=text.adapted_CE, rest=rest)
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy with the labels and with zero-shot CLIP's predictions; only the first is minimised."""

@@ -6,7 +6,7 @@ Shapes: B images, C classes, D text width, E joint embedding; four learned words
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dear.data.families import IMAGENETS
 from dear.methods.api import About, Batch, ClassList, FrozenClip, Method, Output, Recipe, Rows, Settings, Special, unit
+from dear.methods.parts.class_text import AdaptedText
 from dear.methods.parts.contexts import slot_start
 from dear.methods.parts.networks import MetaNet
 from dear.methods.parts.recipes import DASSL
@@ -81,13 +82,6 @@ class TCPConfig(Settings):
         return value
 
 
-class ClassText(NamedTuple):
-    """Class features of unit length, (C, E) each."""
-
-    features: Tensor
-    frozen: Tensor
-
-
 class TCP(Method[TCPConfig]):
     """Learned words, replaced in a middle text layer by words computed from the class's frozen feature."""
 
@@ -120,7 +114,7 @@ class TCP(Method[TCPConfig]):
         words: Tensor = self.meta_net(frozen_CE)
         return words.view(frozen_CE.shape[0], COUNT, -1)
 
-    def text(self, clip: FrozenClip, frozen: tuple[Rows, Tensor], batch: Batch | None = None) -> ClassText:
+    def text(self, clip: FrozenClip, frozen: tuple[Rows, Tensor], batch: Batch | None = None) -> AdaptedText:
         """Class features of unit length, and the frozen ones."""
         rows, frozen_CE = frozen
         words_CND = self.class_words(frozen_CE)
@@ -129,14 +123,14 @@ class TCP(Method[TCPConfig]):
             return rows.put(1, words_CND) if layer == self._layer else rows
 
         features = clip.text.features(with_words(clip, rows, self.ctx), edit=edit)
-        return ClassText(unit(features), frozen_CE)
+        return AdaptedText(unit(features), frozen_CE)
 
     def forward(
-        self, clip: FrozenClip, image: Mapping[str, Tensor], text: ClassText, batch: Batch | None = None
+        self, clip: FrozenClip, image: Mapping[str, Tensor], text: AdaptedText, batch: Batch | None = None
     ) -> Output:
         """Cosines of image and class features."""
-        out = super().forward(clip, image, text.features, batch)
-        return Output(out.readouts, out.features, classes=text.features, rest={"frozen": text.frozen})
+        out = super().forward(clip, image, text.adapted_CE, batch)
+        return Output(out.readouts, out.features, classes=text.adapted_CE, rest={"frozen": text.plain_CE})
 
     def loss(self, out: Output, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy, and the mean distance of class features from the frozen ones."""
