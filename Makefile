@@ -48,9 +48,9 @@ slow: install ## the slow tests: full size, the real sentence model, the world's
 vectors: install ## compare every method with numbers of its published code; FOLDER=DIR for other vectors
 	cd tests && ../$(BIN)/python -m vectors $(if $(FOLDER),$(abspath $(FOLDER)))
 
-options: install ## write the types of keywords in src/dear/options/fit_options.py from the classes of options
-	$(BIN)/python -m dear.options.typed_dict
-	$(BIN)/ruff format --quiet src/dear/options/fit_options.py
+options: install ## write the types of keywords in src/dear/options/keywords.py from the classes of options
+	$(BIN)/python -m dear.options.write_keywords
+	$(BIN)/ruff format --quiet src/dear/options/keywords.py
 
 docs: install ## build the documentation into site/
 	$(BIN)/mkdocs build --strict

@@ -27,7 +27,7 @@ class Keys(dear.Method):
 
     name = "keys"
     recipe = Recipe(optimiser="adam", lr=0.01, epochs=2)
-    drawn = ("keys", "labels")
+    sized_by_data = ("keys", "labels")
     needs = Needs(held_out=True)
     life: ClassVar[list] = []
 

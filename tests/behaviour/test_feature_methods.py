@@ -122,7 +122,7 @@ def test_too_many_channels_are_refused(clip):
 
 
 def test_what_is_no_template_is_refused_at_once(clip):
-    with pytest.raises(ClassListError, match=r"must hold '\{\}' exactly once"):
+    with pytest.raises(ClassListError, match=r"must contain '\{\}' exactly once"):
         make_method("tip_adapter", clip, {"templates": ["a photo"]})
 
 

@@ -213,7 +213,7 @@ def test_unreadable_test_images_are_named(setting, tmp_path):
         make_photos(mine / split, CLASSES, 2)
     data = open_dataset(mine)
     (made,) = cells(mine, methods=["zero_shot"])
-    undrawn = grid_module.items_to_test(data, "novel", trained_items=grid_module.few_shot(data.train, 2, 1))
+    undrawn = cell_run.items_to_test(data, "novel", trained_items=cell_run.few_shot(data.train, 2, 1))
     (mine / undrawn[0].id).write_bytes(b"")
     (result,) = run_grid([made], setting())
     assert result.score("novel").unreadable == 1

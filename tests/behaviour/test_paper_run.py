@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import dear.evaluation.grid as grid
+import dear.evaluation.cell_run as cell_run
 import dear.paper.measures as measures
 from dear.engine.settings import TrainSettings
+from dear.engine.workspace import Workspace
 from dear.errors import ConfigError, DearWarning, OverwriteError, RoleMapError
 from dear.paper.run import make_paper
 from dear.paper.survey import GRIDS, Order, describe_plan, survey
@@ -82,7 +83,7 @@ def test_the_second_run_computes_nothing_and_writes_the_same(order, finished, mo
     def refuse(*_, **__):
         raise AssertionError("this was done before")
 
-    monkeypatch.setattr(grid, "run_job", refuse)
+    monkeypatch.setattr(cell_run, "train_model", refuse)
     monkeypatch.setattr(measures, "measure_retrieval", refuse)
     monkeypatch.setattr(measures, "measure", refuse)
     said: list[str] = []
@@ -92,7 +93,7 @@ def test_the_second_run_computes_nothing_and_writes_the_same(order, finished, mo
 
 
 def test_a_killed_run_goes_on_to_the_same_report(order, finished, tmp_path, monkeypatch):
-    again, real, left = replace(order, out=tmp_path / "out"), grid.run_job, [7]
+    again, real, left = replace(order, out=tmp_path / "out"), cell_run.train_model, [7]
 
     def stopping(*given, **named):
         left[0] -= 1
@@ -100,13 +101,13 @@ def test_a_killed_run_goes_on_to_the_same_report(order, finished, tmp_path, monk
             raise KeyboardInterrupt
         return real(*given, **named)
 
-    monkeypatch.setattr(grid, "run_job", stopping)
+    monkeypatch.setattr(cell_run, "train_model", stopping)
     with pytest.raises(KeyboardInterrupt):
         make_paper(again)
     looked = survey(again)
     assert looked.cost.done == 7
     assert "7 done" in describe_plan(again, looked)
-    monkeypatch.setattr(grid, "run_job", real)
+    monkeypatch.setattr(cell_run, "train_model", real)
     make_paper(again)
     assert report_of(again.out) == finished[0]
 
@@ -121,13 +122,12 @@ def test_a_damaged_cell_is_done_again(order, finished):
 
 
 def exactly(order):
-    grid.forget_data()
-    return survey(order, lambda order, cell: grid.done_before(cell, order.setting(cell.protocol)))
+    return survey(order, lambda order, cell: cell_run.done_before(cell, order.options(cell.protocol), Workspace()))
 
 
 def test_cells_of_another_setting_do_not_count(order, finished):
     assert survey(order).cost.done == survey(order).cost.cells == exactly(order).cost.done
-    for changes in ({"train": TrainSettings(epochs=2)}, {"cached_views": 3}):
+    for changes in ({"train": TrainSettings(epochs=2)}, {"train": TrainSettings(epochs=1, cached_views=3)}):
         assert not [one for one in survey(replace(order, **changes)).done.values() if one.method == "dear"]
         assert not [one for one in exactly(replace(order, **changes)).done.values() if one.method == "dear"]
 

@@ -1,5 +1,7 @@
 """Role gains: plain CLIP at 1, the optimum of a convex loss, readable names, fitted from terms computed once."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -68,7 +70,7 @@ def test_the_fit_is_the_optimum():
 def test_fitted_from_the_cache_without_steps(clip, tmp_path, recipe):
     toy = Toy()
     job = toy.job(method="role_gains")
-    job = type(job)(**{**job.__dict__, "recipe": recipe})
+    job = replace(job, train=job.train.model_copy(update={"recipe": recipe}))
     alone, progress = run_job(job, clip, workers=0)
     assert progress.step == 0
     kept, _ = run_job(job, clip, cache=tmp_path, workers=0)

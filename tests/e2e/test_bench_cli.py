@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from dear.evaluation import grid as grid_module
+from dear.evaluation import cell_run
 from dear.evaluation.defaults import default_data
 from helpers import TINY_CONFIGS, heed_interrupts, make_photos
 from needs import needs_posix
@@ -124,7 +124,7 @@ def test_control_c_is_one_line(dear_, place, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(grid_module, "evaluate_items", stop)
+        patch.setattr(cell_run, "evaluate_items", stop)
         code, stdout, stderr = dear_(*bench(place, "few-shot", tmp_path / "grid", "--seeds", 1))
     assert (code, stdout) == (130, "")
     assert stderr.strip() == "dear: stopped; what was done so far is kept, resume with --resume."
@@ -149,11 +149,11 @@ def test_control_c_ends_all_jobs(place, tmp_path):
 
 BAD = {
     "set": (["--set", "betta=1"], "None of the methods zero_shot, dear has a setting 'betta'. Did you mean 'beta'?"),
-    "set what": (["--set", "beta="], "--set 'beta=' is not NAME=V1,V2"),
+    "set what": (["--set", "beta="], "give NAME=V1,V2, as in beta=0.5,0.9."),
     "impossible": (["--set", "beta=7"], "beta is 7"),
-    "seeds": (["--seeds", "1,x"], "--seeds '1,x' is not a comma-separated list of whole numbers from 0 on"),
-    "no seeds": (["--seeds", ","], "--seeds ',' is not a comma-separated list"),
-    "shots": (["--shots", "0"], "--shots '0' is not a comma-separated list of whole numbers from 1 on"),
+    "seeds": (["--seeds", "1,x"], "--seeds is '1,x': give whole numbers from 0 on."),
+    "no seeds": (["--seeds", ","], "--seeds is ',': give whole numbers from 0 on."),
+    "shots": (["--shots", "0"], "--shots is '0': give whole numbers from 1 on."),
     "method": (["--methods", "deer"], "No method is called 'deer'. Did you mean 'dear'?"),
     "data": (["--data", "caltech-101"], "There is no data set 'caltech-101'"),
     "root": (["--data", "dtd"], "name it with --data-root FOLDER"),

@@ -32,8 +32,8 @@ def test_the_plan_of_the_full_paper(dear_, tmp_path):
     [
         ([], "Give either --mini (the embedded world) or --full (the paper's own data sets)."),
         (["--mini", "--full"], "Give either --mini"),
-        (["--mini", "--pretrained", "openai"], "name the backbone with --clip"),
-        (["--mini", "--seeds", "a"], "--seeds 'a' is not a comma-separated list of whole numbers from 0 on."),
+        (["--mini", "--pretrained", "openai"], "name it with --clip NAME"),
+        (["--mini", "--seeds", "a"], "--seeds is 'a': give whole numbers from 0 on."),
         (["--full"], "name it, --data-root FOLDER"),
         (["--mini", "--resume", "--overwrite"], "choose one of them"),
     ],

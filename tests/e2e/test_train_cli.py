@@ -13,8 +13,8 @@ from PIL import Image
 import dear
 import dear.storage.files
 from dear.cli import main
-from dear.engine import run as run_module
 from dear.errors import ConfigError
+from dear.workflows import train as train_module
 from helpers import TINY_CONFIGS, make_photos
 
 CLASSES = ["ant", "bee", "cow", "dog"]
@@ -104,9 +104,9 @@ def test_train_on_all_images_offers_no_test(dear_, place, tmp_path):
 
 def stop_after(monkeypatch, steps, error):
     """Make the training stop as if someone had stopped it."""
-    original = run_module.run_job
+    original = train_module.train_model
 
-    def run_job(*args, on_step, **more):
+    def train_model(*args, on_step, **more):
         def step(metrics):
             on_step(metrics)
             if metrics["step"] == steps:
@@ -114,7 +114,7 @@ def stop_after(monkeypatch, steps, error):
 
         return original(*args, on_step=step, **more)
 
-    monkeypatch.setattr(run_module, "run_job", run_job)
+    monkeypatch.setattr(train_module, "train_model", train_model)
 
 
 def test_control_c_is_one_line_and_resumes(dear_, place, made, tmp_path, monkeypatch):
@@ -132,7 +132,7 @@ def test_control_c_names_resume_only_where_there_is_one(dear_, place, made, monk
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dear.model.predict.stream", stop)
+    monkeypatch.setattr("dear.workflows.predict.stream", stop)
     code, _, stderr = dear_("predict", made, place / "photos" / "ant" / "0.png")
     assert code == 130
     assert stderr.strip() == "dear: stopped; what was done so far is kept, give the same command again."
@@ -234,7 +234,7 @@ def test_quickstart_takes_no_other_run(dear_, made):
     before = (made / "adapter_model.safetensors").read_bytes()
     code, _, stderr = dear_("quickstart", "--out", made)
     assert code == 2
-    assert stderr == f"dear: {made} holds something else: choose another folder with --out.\n"
+    assert stderr == f"dear: {made} contains something else: choose another folder with --out FOLDER.\n"
     assert (made / "adapter_model.safetensors").read_bytes() == before
 
 
@@ -280,7 +280,7 @@ def test_data_that_is_gone(dear_, place, tmp_path):
     code, _, stderr = dear_("eval", tmp_path / "run")
     assert code == 2
     assert f"There is no data set '{tmp_path / 'photos'}'" in stderr
-    assert f"name where it is now, as in 'dear eval {tmp_path / 'run'} DATA'." in stderr
+    assert f"pass its new path, as in 'dear eval {tmp_path / 'run'} DATA'." in stderr
 
 
 def test_predict(dear_, place, made, tmp_path):
@@ -326,8 +326,8 @@ BAD = {
         ["train", "PHOTOS", "--out", "OUT", "--clip", "CLIP", "--pretrained", "random", "--shots", "2"],
         "no role map",
     ),
-    "half": (["train", "PHOTOS", "--out", "OUT", "--half", "some"], "can be 'all', 'base' or 'novel'"),
-    "set": (["train", "PHOTOS", "--out", "OUT", "--set", "beta"], "--set 'beta' is not NAME=VALUE"),
+    "half": (["train", "PHOTOS", "--out", "OUT", "--half", "some"], "--half is 'some': give all, base or novel."),
+    "set": (["train", "PHOTOS", "--out", "OUT", "--set", "beta"], "give NAME=VALUE, as in beta=0.8."),
     "lr": (["train", "PHOTOS", "--out", "OUT", "--lr", "0"], "lr is 0.0"),
     "precision": (["train", "PHOTOS", "--out", "OUT", "--precision", "fp64"], "precision is 'fp64'"),
     "no root": (["train", "dtd", "--out", "OUT"], "name it with --data-root FOLDER"),
@@ -343,8 +343,8 @@ BAD = {
         ["predict", "MADE", "IMAGE", "--names", "IMAGE"],
         "is not a list of class names in UTF-8",
     ),
-    "recipe": (["train", "PHOTOS", "--out", "OUT", "--recipe", "mine"], "--recipe is 'mine', but can be own or shared"),
-    "no classes": (["predict", "MADE", "IMAGE", "--classes", " , "], "The class list is empty"),
+    "recipe": (["train", "PHOTOS", "--out", "OUT", "--recipe", "mine"], "--recipe is 'mine': give own or shared."),
+    "no classes": (["predict", "MADE", "IMAGE", "--classes", " , "], "--classes is ' , ': give names."),
     "readout": (["predict", "MADE", "IMAGE", "--readout", "both"], "dear has no readout 'both': choose fusion or"),
 }
 

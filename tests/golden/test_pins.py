@@ -17,7 +17,7 @@ import dear
 from dear.data.open import open_dataset
 from dear.engine import run as runs
 from dear.engine.job import make_job
-from dear.engine.loop import TrainSettings
+from dear.engine.settings import TrainSettings
 from dear.storage.files import sha256
 
 HERE = Path(__file__).parent

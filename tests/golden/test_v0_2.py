@@ -17,7 +17,7 @@ from dear.data.images import open_image
 from dear.data.open import open_dataset
 from dear.engine import run as runs
 from dear.engine.job import make_job
-from dear.engine.loop import TrainSettings
+from dear.engine.settings import TrainSettings
 from dear.evaluation.results import CellResult
 from dear.roles.rolemap import RoleMap
 from dear.storage import documents

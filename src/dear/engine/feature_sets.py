@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,30 @@ def draw_for(
         return Draw({}, torch.empty(0, dtype=torch.int64), model.required_classes(), job.seed)
     passes = method.needs.passes or 0
     if cache is not None and recipe.augment and 0 < passes <= job.cached_views:
-        how: dict[str, Any] = {"views": job.cached_views, "seed": job.seed, "crop": recipe.crop, "cache": cache}
-        read = cached_views(model, job.dataset, items, **how, workers=workers, ranks=ranks, progress=on_cache)
+        read = cached_views(
+            model,
+            job.dataset,
+            items,
+            views=job.cached_views,
+            seed=job.seed,
+            crop=recipe.crop,
+            cache=cache,
+            workers=workers,
+            ranks=ranks,
+            progress=on_cache,
+        )
         return stored_images(model, items, read, passes, seed=job.seed, problems=problems)
-    how = {"crop": recipe.crop, "augment": recipe.augment, "workers": workers, "cache": cache}
-    return drawn_images(model, job.dataset, items, seed=job.seed, problems=problems, **how)
+    return drawn_images(
+        model,
+        job.dataset,
+        items,
+        seed=job.seed,
+        crop=recipe.crop,
+        augment=recipe.augment,
+        workers=workers,
+        cache=cache,
+        problems=problems,
+    )
 
 
 def unread_classes(job: Job, items: Sequence[Item], draw: Draw | None) -> tuple[str, ...]:
@@ -117,8 +137,10 @@ def drawn_images(
     readable, image = list(range(len(items))), States()
     count = needs.views if needs.passes is None else needs.passes
     if own and count:
-        how: dict[str, Any] = {"names": own, "workers": workers, "problems": problems}
-        passes = [_all_states(model, views_of(view), lambda image: image, **how) for view in range(count)]
+        passes = [
+            _all_states(model, views_of(view), lambda image: image, names=own, workers=workers, problems=problems)
+            for view in range(count)
+        ]
         readable, image = passes[0][0], {name: torch.stack([states[name] for _, states in passes]) for name in own}
     if plain:
         shown = [items[place] for place in readable]
@@ -140,8 +162,8 @@ def _plain_states(
 ) -> tuple[list[int], States]:
     """Which items can be read, and their quantities without augmentation, by names that begin with "plain:"."""
     bare, bad = [name.removeprefix(PLAIN) for name in names], dict[int, str]()
-    how: dict[str, Any] = {"cache": cache, "batch_size": BATCH, "workers": workers, "problems": bad, "names": bare}
-    parts = list(evaluation_states(model, dataset, items, **how))
+    read = partial(evaluation_states, cache=cache, batch_size=BATCH, workers=workers)
+    parts = list(read(model, dataset, items, problems=bad, names=bare))
     if problems is not None:
         problems |= dict.fromkeys(bad.values())
     if not parts:
@@ -162,8 +184,8 @@ def held_images(
     """Held-out images as quantities, without augmentation; None if there are none."""
     if not items:
         return None
-    how: dict[str, Any] = {"names": model.names(), "workers": workers, "problems": problems}
-    readable, image = _all_states(model, dataset.images(items), model.clip.preprocess_eval, **how)
+    images, transform = dataset.images(items), model.clip.preprocess_eval
+    readable, image = _all_states(model, images, transform, names=model.names(), workers=workers, problems=problems)
     labels = torch.tensor([items[place].label for place in readable])
     return Draw(image, labels.to(model.clip.device), model.required_classes(), seed)
 

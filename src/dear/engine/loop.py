@@ -18,12 +18,12 @@ from dear.engine.feed import Feed, StepImages
 from dear.engine.gradients import Grads, Share, share_of_step
 from dear.engine.optim import Average, Best, epoch_weights, make_optimiser, rate, total_steps
 from dear.engine.ranks import Ranks
-from dear.engine.settings import TrainSettings
 from dear.errors import ConfigError, DataError, TrainingError, option
 from dear.methods.base import Method
 from dear.methods.recipe import Recipe
 from dear.model.load import restore
 from dear.model.model import Model
+from dear.options.parts import Training
 
 Metrics = dict[str, Any]
 
@@ -32,7 +32,7 @@ def train(
     model: Model,
     feed: Feed,
     recipe: Recipe,
-    settings: TrainSettings | None = None,
+    settings: Training | None = None,
     *,
     shots: int = 0,
     seed: int = 0,
@@ -48,7 +48,7 @@ def train(
     The same recipe ends in the same bytes, however often the training was stopped and resumed. The first process alone
     writes checkpoints and calls `on_step`, the latter first: a step that is in a checkpoint has been reported.
     """
-    settings, ranks, method = settings or TrainSettings(), feed.ranks, model.method
+    settings, ranks, method = settings or Training(), feed.ranks, model.method
     last = total_steps(recipe, feed.steps_per_epoch, shots)
     if not method.trained or not last:
         return Progress()
@@ -93,7 +93,7 @@ def train(
 class _Stepper:
     """What every step needs: optimiser, precision, scaler; called with a step's images, it makes the update."""
 
-    def __init__(self, model: Model, feed: Feed, recipe: Recipe, settings: TrainSettings, last: int, seed: int) -> None:
+    def __init__(self, model: Model, feed: Feed, recipe: Recipe, settings: Training, last: int, seed: int) -> None:
         self._model, self._feed, self._recipe, self._last, self._seed = model, feed, recipe, last, seed
         self._micro_batch = settings.micro_batch
         self._precision = resolve_precision(settings.precision, model.clip.device)

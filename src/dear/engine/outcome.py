@@ -22,6 +22,7 @@ from dear.errors import ImageError, TrainingError
 from dear.methods.base import Draw
 from dear.model.model import Model
 
+COMPARING = "comparing with plain CLIP"
 BATCH = 16
 """Training images whose scores must be finite, and images that are classified at once."""
 COMPARED = 64
@@ -146,7 +147,8 @@ def _compare(job: Job, model: Model, items: Sequence[Item], workers: int) -> _Co
     """Classify images by the trained model and by plain CLIP; images that cannot be read do not count."""
     plain, counts = model.plain(), [0] * 5
     names = tuple(dict.fromkeys((*model.names(), *plain.names())))
-    for part in image_batches(job.dataset.images(items), model.clip.preprocess_eval, size=BATCH, workers=workers):
+    images, transform = job.dataset.images(items), model.clip.preprocess_eval
+    for part in image_batches(images, transform, size=BATCH, workers=workers, what=COMPARING):
         if part.images is None:
             continue
         states = model.states(part.images.to(model.clip.device), names=names)

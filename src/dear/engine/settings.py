@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from dear.options.parts import Training as TrainSettings
+from dear.options.parts import Training
 
-__all__ = ["TrainSettings"]
+
+class TrainSettings(Training):
+    """How to train: `dear.fit(…, train=TrainSettings(epochs=3))`. None means: as the method's recipe says."""

@@ -92,10 +92,12 @@ class Workspace:
             say: called with each message about the data and the method.
         """
         job = self.job(options, data=data, protocol=protocol, validate=validate)
+        name, tag = ("", None) if clip else clip_for(job.dataset, options.clip, options.pretrained)
+        if sentence := unspoken_sentence(job.dataset.class_names):
+            say(f"note: {sentence}")
+        clip = clip or self.clip(name, tag, options.device)
         for note in notes(job):
             say(f"note: {note}")
-        if clip is None:
-            clip = self.clip(*clip_for(job.dataset, options.clip, options.pretrained), options.device)
         job = prepared(job, clip, say)
         return Prepared(job, job.build(clip))
 
@@ -129,7 +131,7 @@ class Workspace:
 
 def notes(job: Job) -> list[str]:
     """What a person should know about the data and the options before the training begins."""
-    found = [sentence] if (sentence := unspoken_sentence(job.dataset.class_names)) else []
+    found: list[str] = []
     counts = Counter(item.label for item in job.items)
     few = [name for label, name in enumerate(job.class_names) if counts[label] < job.shots]
     if few and UNLABELLED not in counts:

@@ -3,6 +3,8 @@
 from dear.methods.api import Method, Needs, Output, Recipe, Settings, register, unit
 """
 
+from pydantic import Field
+
 from dear.backbone.clip import FrozenClip
 from dear.backbone.layers import Layer
 from dear.backbone.rows import Rows
@@ -23,6 +25,7 @@ __all__ = [
     "ClassList",
     "ConfigError",
     "Draw",
+    "Field",
     "FrozenClip",
     "Layer",
     "Method",

@@ -136,9 +136,9 @@ def literal(text: str) -> Any:
 
 
 def not_empty(value: Any) -> Any:
-    """A path that is not empty: Path('') would be the current folder."""
-    if isinstance(value, str) and not value.strip():
-        raise ValueError("empty")
+    """A path that can be one: Path('') would be the current folder, and no path has a null character."""
+    if isinstance(value, str | Path) and (not str(value).strip() or "\0" in str(value)):
+        raise ValueError("not a path")
     return value
 
 

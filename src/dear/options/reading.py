@@ -125,8 +125,8 @@ def _bare(kind: Any, facts: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
 
 
 def spelled(name: str) -> str:
-    """A name as the user writes it: with dashes on the command line, in quotes in Python."""
-    return flag(name) if is_typed() else repr(name)
+    """A name as the user writes it: with dashes on the command line, as a keyword in Python."""
+    return flag(name) if is_typed() else name
 
 
 def flag(name: str) -> str:

@@ -17,7 +17,7 @@ from dear.evaluation.grid import run_grid
 from dear.evaluation.results import CellResult, Protocol
 from dear.evaluation.tables import to_text
 from dear.methods.registry import list_methods
-from dear.options.fit_options import BenchOptions
+from dear.options.keywords import BenchOptions
 from dear.options.parts import Bench, FewShot, Transfer
 from dear.options.reading import check, renamed, write_config
 from dear.storage.locks import check_ours

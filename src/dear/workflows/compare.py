@@ -10,7 +10,7 @@ from dear.engine.loop import Metrics
 from dear.errors import ConfigError, option
 from dear.evaluation.defaults import backbone_for, broad_set, default_data
 from dear.evaluation.summary import Row
-from dear.options.fit_options import CompareOptions
+from dear.options.keywords import CompareOptions
 from dear.options.parts import Compare, Training
 from dear.reports.compare_data import Comparison, make_comparison
 from dear.reports.compare_page import PAGE, write_comparison

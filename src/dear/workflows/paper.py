@@ -10,7 +10,7 @@ from typing import Unpack
 
 from dear.engine.ranks import local_device
 from dear.methods.registry import get_method
-from dear.options.fit_options import PaperOptions
+from dear.options.keywords import PaperOptions
 from dear.options.parts import Paper, Training
 from dear.options.reading import check, write_config
 from dear.paper.plan import ALWAYS

@@ -22,7 +22,7 @@ from dear.engine.workspace import Say, Workspace, computing_with, log
 from dear.errors import ConfigError, DearWarning, did_you_mean
 from dear.methods.registry import get_method
 from dear.model.model import Model
-from dear.options.fit_options import FitOptions
+from dear.options.keywords import FitOptions
 from dear.options.parts import Fit, Training
 from dear.options.reading import check, options_of, renamed, write_config
 from dear.progress.display import watched
@@ -62,7 +62,7 @@ def fit(
         train: options of the training in one object; keywords override it.
         on_step: called with every step's metrics.
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
-        **options: as `dear train -h` and `dear.options.fit_options.FitOptions` list them. Without `out` nothing is
+        **options: as `dear train -h` and `dear.options.keywords.FitOptions` list them. Without `out` nothing is
             written.
     """
     _check_types(train, on_step, progress)
@@ -75,6 +75,7 @@ def fit(
             data=objects.dataset(checked_options),
             clip=clip if isinstance(clip, FrozenClip) else None,
             on_step=on_step,
+            record_options=_is_text(values, objects) and not isinstance(clip, FrozenClip),
         )
     for one in trained.warnings:
         warnings.warn(one, DearWarning, stacklevel=2)
@@ -183,6 +184,12 @@ def _fit_values(
     values["data"] = (opened.source or opened.name) if opened is not None else _text(data)
     values["clip"] = None if isinstance(clip, FrozenClip) else _text(clip)
     return values, _Objects(opened, mappings["names"], mappings["descriptions"])
+
+
+def _is_text(values: Mapping[str, Any], objects: _Objects) -> bool:
+    """Whether a config file can contain everything that was passed."""
+    plain = (str, int, float, bool, list, tuple, type(None))
+    return objects == (None, None, None) and all(isinstance(one, plain) for one in values["set"].values())
 
 
 def _text(value: Any) -> Any:

@@ -77,16 +77,16 @@ def test_a_bad_value_is_one_sentence(dear_, words, sentence):
 @pytest.mark.parametrize(
     ("name", "arguments", "sentence"),
     [
-        ("evaluate", {"run": "run", "workers": 900}, "'workers' is 900: give a whole number from 0 to 256."),
-        ("evaluate", {"run": "run", "threads": True}, "'threads' is True: give a whole number from 1 to 1024."),
-        ("predict", {"run": "run", "images": "a.png", "top_k": 0}, "'top_k' is 0: give a whole number from 1 on."),
-        ("report", {"run": "run", "workers": -1}, "'workers' is -1: give a whole number from 0 to 256."),
-        ("index_images", {"folder": "x", "batch_size": "8"}, "'batch_size' is '8': give a whole number from 1 on."),
-        ("preview_world", {"out": "x.png", "zoom": 9}, "'zoom' is 9: give a whole number from 1 to 8."),
+        ("evaluate", {"run": "run", "workers": 900}, "workers is 900: give a whole number from 0 to 256."),
+        ("evaluate", {"run": "run", "threads": True}, "threads is True: give a whole number from 1 to 1024."),
+        ("predict", {"run": "run", "images": "a.png", "top_k": 0}, "top_k is 0: give a whole number from 1 on."),
+        ("report", {"run": "run", "workers": -1}, "workers is -1: give a whole number from 0 to 256."),
+        ("index_images", {"folder": "x", "batch_size": "8"}, "batch_size is '8': give a whole number from 1 on."),
+        ("preview_world", {"out": "x.png", "zoom": 9}, "zoom is 9: give a whole number from 1 to 8."),
         (
             "discover_roles",
             {"clip": "world", "images": "x", "out": "y", "rule": "majority"},
-            "'rule' is 'majority': give dominance or quantile.",
+            "rule is 'majority': give dominance or quantile.",
         ),
     ],
 )

@@ -319,4 +319,4 @@ def test_check_command(tmp_path):
     assert result.exit_code
     assert "0.png cannot be read: it is damaged or not an image; replace or remove it." in str(result.exception)
     assert run("data", "check", tmp_path / "mine", "--quick").exit_code == 0
-    assert "DTD is not in" in str(run("check", "data", "dtd", "--root", tmp_path).exception)
+    assert "DTD is not in" in str(run("data", "check", "dtd", "--data-root", tmp_path).exception)

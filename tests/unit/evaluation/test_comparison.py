@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +14,14 @@ from dear.evaluation.memory import watch_peak
 from dear.evaluation.pairwise import all_pairs
 from dear.evaluation.statistics import holm, signed_rank
 from dear.evaluation.summary import Row
+from dear.methods.registry import list_methods
+from dear.options.parts import Compare
 from dear.reports.compare_data import make_comparison
 from dear.reports.compare_page import FILES, write_comparison
 from dear.reports.compare_words import GOALS, verdict
 from dear.reports.method_charts import Point, scatter_chart, unbeaten
-from dear.workflows.compare import compare, named_methods
+from dear.workflows.bench import plan_cells
+from dear.workflows.compare import compare
 
 
 def test_methods_are_ordered_and_pairs_are_tested():
@@ -187,11 +191,11 @@ def test_cells_of_two_tables_are_refused():
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ({"protocol": "domain"}, "can be base-to-novel or few-shot"),
+        ({"protocol": "domain"}, "protocol is 'domain': give base-to-novel or few-shot"),
         ({"shots": (1, 2)}, "one number of shots"),
-        ({"epochs": {"maple": 3}}, "Epochs are given for 'maple'"),
-        ({"epochs": {"coop": 0}}, "Epochs of coop are 0"),
-        ({"epocs": 3}, "compare takes no 'epocs'. Did you mean 'epochs'?"),
+        ({"epochs": {"maple": 3}}, "Epochs are set for 'maple'"),
+        ({"epochs": {"coop": 0}}, "epochs_of is"),
+        ({"epocs": 3}, "There is no option epocs. Did you mean 'epochs'?"),
     ],
 )
 def test_what_cannot_be_compared_is_one_sentence(tmp_path, how, sentence):
@@ -201,9 +205,11 @@ def test_what_cannot_be_compared_is_one_sentence(tmp_path, how, sentence):
 
 
 def test_all_methods_by_one_word():
-    assert {"coop", "dear", "zero_shot"} <= set(named_methods("all"))
-    assert named_methods(["all"]) == named_methods("all")
-    assert named_methods("coop") == ["coop"]
+    options = {"out": Path("out"), "data": "world-textures", "seeds": 1}
+    everything, _ = plan_cells("few-shot", Compare(**options))
+    assert [cell.method for cell in everything] == list_methods()
+    one, _ = plan_cells("few-shot", Compare(**options, methods="coop"))
+    assert [cell.method for cell in one] == ["coop"]
 
 
 def test_points_that_nothing_beats():

@@ -9,7 +9,7 @@ import yaml
 import dear
 from dear.cli import main
 from dear.errors import ConfigError
-from dear.options import typed_dict
+from dear.options import write_keywords
 from dear.options.parts import Bench, Compare, FewShot, Fit, Paper, Train, Training, Transfer
 from dear.options.reading import FILE, as_yaml, check, options_of, read, write_config
 
@@ -104,11 +104,11 @@ def test_a_file_that_is_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"workers": 900}, "'workers' is 900: give a whole number from 0 to 256."),
-        ({"threads": 0}, "'threads' is 0: give a whole number from 1 to 1024."),
-        ({"cached_views": 10_001}, "'cached_views' is 10001: give a whole number from 0 to 10000."),
-        ({"lr": 0.0}, "'lr' is 0.0: give a number above 0."),
-        ({"shots": True}, "'shots' is True: give a whole number from 1 on."),
+        ({"workers": 900}, "workers is 900: give a whole number from 0 to 256."),
+        ({"threads": 0}, "threads is 0: give a whole number from 1 to 1024."),
+        ({"cached_views": 10_001}, "cached_views is 10001: give a whole number from 0 to 10000."),
+        ({"lr": 0.0}, "lr is 0.0: give a number above 0."),
+        ({"shots": True}, "shots is True: give a whole number from 1 on."),
         ({"resume": True, "overwrite": True}, "resume=True continues and overwrite=True starts over"),
         ({"cache": "x", "no_cache": True}, "cache='x' names a folder and no_cache=True wants none"),
     ],
@@ -143,7 +143,7 @@ def test_every_option_says_what_it_is(model):
 
 def test_the_types_for_editors_are_those_of_the_classes():
     """`make options` writes the file."""
-    assert _without_spaces(typed_dict.TARGET.read_text()) == _without_spaces(typed_dict.source())
+    assert _without_spaces(write_keywords.TARGET.read_text()) == _without_spaces(write_keywords.source())
 
 
 def _without_spaces(text):
@@ -198,4 +198,14 @@ def test_a_run_writes_its_options_and_repeats_them(monkeypatch, tmp_path, capsys
     assert same[0] == same[1]
     assert run(monkeypatch, "train", "--config", out / FILE, "--resume") == 0
     assert (out / FILE).read_text() == text
+    capsys.readouterr()
+
+
+def test_fit_writes_its_options_if_a_file_can_contain_them(tmp_path, monkeypatch, capsys):
+    few = {"shots": 1, "half": "base", "epochs": 1, "threads": 1, "workers": 0}
+    dear.fit("world-textures", out=tmp_path / "run", beta=0.8, **few)
+    assert yaml.safe_load((tmp_path / "run" / FILE).read_text())["set"] == {"beta": 0.8}
+    assert run(monkeypatch, "train", "--config", tmp_path / "run" / FILE, "--resume") == 0
+    dear.fit("world-textures", dear.load_clip("world"), out=tmp_path / "object", **few)
+    assert not (tmp_path / "object" / FILE).exists()
     capsys.readouterr()

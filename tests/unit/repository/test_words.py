@@ -61,7 +61,7 @@ WORDS = {
 """Words of another language in English letters; CONTRIBUTING lists what to write instead."""
 SOURCE = sorted((ROOT / "src" / "dear").rglob("*.py"))
 PROSE = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-AT_MOST = {"told": 79, "anew": 6, "so many, so much": 3, "is no X": 2}
+AT_MOST = {"told": 0, "anew": 0, "so many, so much": 0, "is no X": 0}
 """Uses left in the source; only ever made smaller."""
 
 

@@ -139,9 +139,11 @@ def load_language_model(name: str) -> LanguageModel:
     """A language model from a folder or from the hub."""
     transformers = _transformers()
     transformers.utils.logging.disable_progress_bar()
-    how = {"trust_remote_code": False, "local_files_only": Path(name).is_dir()}
+    local = Path(name).is_dir()
     try:
-        model = transformers.AutoModel.from_pretrained(name, use_safetensors=True, dtype="auto", **how)
+        model = transformers.AutoModel.from_pretrained(
+            name, use_safetensors=True, dtype="auto", trust_remote_code=False, local_files_only=local
+        )
     except (OSError, ValueError, ImportError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
@@ -156,7 +158,7 @@ def load_language_model(name: str) -> LanguageModel:
             f"keys and values: choose one such as Llama, Mistral or Qwen."
         )
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **how)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local)
     except (OSError, ValueError, ImportError, KeyError):
         tokenizer = None
     return LanguageModel(model, tokenizer)

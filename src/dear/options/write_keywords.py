@@ -1,4 +1,4 @@
-"""The source of `fit_options.py`: option names and types for type checkers and editors, made from the classes.
+"""The source of `keywords.py`: option names and types for type checkers and editors, made from the classes.
 
 `make options` writes the file; a test compares it with the classes.
 """
@@ -14,7 +14,7 @@ from dear.options.parts import Bench, Compare, Fit, Paper
 from dear.options.reading import Option, options_of
 from dear.storage.files import write_atomic
 
-TARGET = Path(__file__).with_name("fit_options.py")
+TARGET = Path(__file__).with_name("keywords.py")
 HEAD = '''"""Keywords of `dear.fit`, `dear.bench`, `dear.compare` and `dear.run_paper`, made by `make options`."""
 
 from collections.abc import Mapping, Sequence
@@ -32,15 +32,21 @@ MODELS: tuple[tuple[str, str, type[Options], tuple[str, ...]], ...] = (
 
 def source() -> str:
     """The whole file."""
-    return HEAD + "".join(_typed_dict(*one) for one in MODELS)
+    documented: set[str] = set()
+    return HEAD + "".join(_typed_dict(*one, documented) for one in MODELS)
 
 
-def _typed_dict(name: str, function: str, model: type[Options], left_out: tuple[str, ...]) -> str:
+def _typed_dict(name: str, function: str, model: type[Options], left_out: tuple[str, ...], documented: set[str]) -> str:
+    """One type; an option is documented where it appears first."""
     lines = [f"class {name}(TypedDict, total=False):", f'    """Keywords of `dear.{function}`."""\n']
     for one in options_of(model).values():
-        if one.name not in left_out:
-            text = textwrap.fill(f'"""{one.text}"""', 120, initial_indent="    ", subsequent_indent="    ")
-            lines += [f"    {one.name}: {_hint(one)}", text]
+        if one.name in left_out:
+            continue
+        lines.append(f"    {one.name}: {_hint(one)}")
+        if one.text not in documented:
+            text = f'"""{one.text}"""'
+            lines.append(textwrap.fill(text, 120, initial_indent="    ", subsequent_indent="    "))
+            documented.add(one.text)
     return "\n\n" + "\n".join(lines) + "\n"
 
 

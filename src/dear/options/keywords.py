@@ -92,49 +92,26 @@ class BenchOptions(TypedDict, total=False):
     validate: bool
     """Test on training images that were not sampled; test images are not used."""
     pretrained: str | None
-    """Tag of the backbone's weights, such as openai."""
     data_root: str | Path | None
-    """Folder that contains the paper's data sets, in CoOp's layout."""
     descriptions: str | Path | Mapping[str, Any] | None
-    """Sentences about each class, for methods that read them: JSON, class name to list."""
     roles: Any
-    """Role map: a name, a roles.json, the folder of 'dear roles discover', or auto, which finds one from the training
-    images if none is shipped for the weights."""
     recipe: Literal["own", "shared"]
-    """Recipe: own, as the method was published, or shared, one for all methods."""
     epochs: int | None
-    """Number of epochs; by default the recipe's."""
     batch_size: int | None
-    """Batch size; by default the recipe's."""
     lr: float | None
-    """Learning rate; by default the recipe's."""
     decay: float | None
-    """Weight decay; by default the recipe's."""
     warmup_epochs: int | None
-    """Number of warm-up epochs; by default the recipe's."""
     micro_batch: int | None
-    """Maximum images per forward pass, to save memory; same result."""
     class_chunk: int | None
-    """Maximum classes to encode at once, to save memory; same result."""
     precision: Literal["auto", "fp32", "bf16", "fp16"]
-    """Precision of the activations; auto is bf16 or fp16 on a GPU and fp32 on a CPU."""
     cached_views: int | None
-    """Cached views per image to train on (faster); 0, the default except for 'dear paper --mini', samples new views in
-    every epoch."""
     threads: int | None
-    """Threads to compute with on a CPU; by default all."""
     device: str | None
-    """cpu, cuda, cuda:1 …; by default a GPU if there is one."""
     workers: int
-    """Number of image-loading threads."""
     cache: str | Path | None
-    """Cache folder for the frozen layers' outputs; by default OUT/cache."""
     no_cache: bool
-    """Cache nothing: needs no disk space, takes longer."""
     resume: bool
-    """Resume an interrupted run."""
     overwrite: bool
-    """Discard the folder's contents and start over."""
 
 
 class CompareOptions(TypedDict, total=False):
@@ -143,61 +120,32 @@ class CompareOptions(TypedDict, total=False):
     out: str | Path
     """Folder for cells, runs, compare.html, compare.csv; may be one of 'bench'."""
     methods: str | Sequence[str]
-    """all, or methods, comma-separated; see 'dear ls methods'."""
     set: Mapping[str, Any]
-    """Values of a method setting, each a variant of the method, such as beta=0.5,0.9; may be repeated."""
     seeds: int | Sequence[int]
-    """Random seeds, comma-separated."""
     shots: int | Sequence[int]
-    """Training images per class, comma-separated."""
     epochs_of: Mapping[str, Any]
-    """Other numbers of epochs for some methods; tables mark them."""
     jobs: int
-    """Number of cells to run in parallel."""
     validate: bool
-    """Test on training images that were not sampled; test images are not used."""
     pretrained: str | None
-    """Tag of the backbone's weights, such as openai."""
     data_root: str | Path | None
-    """Folder that contains the paper's data sets, in CoOp's layout."""
     descriptions: str | Path | Mapping[str, Any] | None
-    """Sentences about each class, for methods that read them: JSON, class name to list."""
     roles: Any
-    """Role map: a name, a roles.json, the folder of 'dear roles discover', or auto, which finds one from the training
-    images if none is shipped for the weights."""
     recipe: Literal["own", "shared"]
-    """Recipe: own, as the method was published, or shared, one for all methods."""
     batch_size: int | None
-    """Batch size; by default the recipe's."""
     lr: float | None
-    """Learning rate; by default the recipe's."""
     decay: float | None
-    """Weight decay; by default the recipe's."""
     warmup_epochs: int | None
-    """Number of warm-up epochs; by default the recipe's."""
     micro_batch: int | None
-    """Maximum images per forward pass, to save memory; same result."""
     class_chunk: int | None
-    """Maximum classes to encode at once, to save memory; same result."""
     precision: Literal["auto", "fp32", "bf16", "fp16"]
-    """Precision of the activations; auto is bf16 or fp16 on a GPU and fp32 on a CPU."""
     cached_views: int | None
-    """Cached views per image to train on (faster); 0, the default except for 'dear paper --mini', samples new views in
-    every epoch."""
     threads: int | None
-    """Threads to compute with on a CPU; by default all."""
     device: str | None
-    """cpu, cuda, cuda:1 …; by default a GPU if there is one."""
     workers: int
-    """Number of image-loading threads."""
     cache: str | Path | None
-    """Cache folder for the frozen layers' outputs; by default OUT/cache."""
     no_cache: bool
-    """Cache nothing: needs no disk space, takes longer."""
     resume: bool
-    """Resume an interrupted run."""
     overwrite: bool
-    """Discard the folder's contents and start over."""
     protocol: Literal["base-to-novel", "few-shot"]
     """Protocol, as in 'dear bench'."""
 
@@ -208,49 +156,26 @@ class PaperOptions(TypedDict, total=False):
     clip: str | None
     """Backbone; by default world with --mini, ViT-B-16-quickgelu with --full."""
     pretrained: str | None
-    """Tag of the backbone's weights, such as openai."""
     data_root: str | Path | None
-    """Folder that contains the paper's data sets, in CoOp's layout."""
     descriptions: str | Path | Mapping[str, Any] | None
-    """Sentences about each class, for methods that read them: JSON, class name to list."""
     roles: Any
-    """Role map: a name, a roles.json, the folder of 'dear roles discover', or auto, which finds one from the training
-    images if none is shipped for the weights."""
     recipe: Literal["own", "shared"]
-    """Recipe: own, as the method was published, or shared, one for all methods."""
     epochs: int | None
-    """Number of epochs; by default the recipe's."""
     batch_size: int | None
-    """Batch size; by default the recipe's."""
     lr: float | None
-    """Learning rate; by default the recipe's."""
     decay: float | None
-    """Weight decay; by default the recipe's."""
     warmup_epochs: int | None
-    """Number of warm-up epochs; by default the recipe's."""
     micro_batch: int | None
-    """Maximum images per forward pass, to save memory; same result."""
     class_chunk: int | None
-    """Maximum classes to encode at once, to save memory; same result."""
     precision: Literal["auto", "fp32", "bf16", "fp16"]
-    """Precision of the activations; auto is bf16 or fp16 on a GPU and fp32 on a CPU."""
     cached_views: int | None
-    """Cached views per image to train on (faster); 0, the default except for 'dear paper --mini', samples new views in
-    every epoch."""
     threads: int | None
-    """Threads to compute with on a CPU; by default all."""
     device: str | None
-    """cpu, cuda, cuda:1 …; by default a GPU if there is one."""
     workers: int
-    """Number of image-loading threads."""
     cache: str | Path | None
-    """Cache folder for the frozen layers' outputs; by default OUT/cache."""
     no_cache: bool
-    """Cache nothing: needs no disk space, takes longer."""
     resume: bool
-    """Resume an interrupted run."""
     overwrite: bool
-    """Discard the folder's contents and start over."""
     out: str | Path
     """Folder for cells, runs, tables, figures and report.html."""
     mini: bool
@@ -260,13 +185,11 @@ class PaperOptions(TypedDict, total=False):
     methods: str | Sequence[str]
     """Methods of Tables 2 to 4, comma-separated; all: those that the paper's tables name."""
     seeds: int | Sequence[int]
-    """Random seeds, comma-separated."""
     shots: int | Sequence[int]
     """Training images per class of the few-shot curves, comma-separated."""
     images: int
     """Number of images for the searches and the ablations."""
     jobs: int
-    """Number of cells to run in parallel."""
     only: str | Sequence[str] | None
     """Tables and figures to make, such as table-2,figure-4; by default all, see --plan."""
     plan: bool
