@@ -229,7 +229,7 @@ def test_as_json(clip, roles, tmp_path):
         ({"image": 5}, InputError, "Paths and PIL images are explained"),
         ({"image": "nowhere.png"}, ImageError, "nowhere.png"),
         ({"out": "why.txt"}, ConfigError, "is a .html file"),
-        ({"top_k": 0}, ConfigError, "'top_k' is 0: give a whole number from 1 on"),
+        ({"top_k": 0}, ConfigError, "top_k is 0: give a whole number from 1 on"),
         ({"classes": None}, ClassListError, "No classes are set"),
         ({"readout": "none"}, ConfigError, "has no readout 'none'"),
         ({"roles": 5}, ConfigError, "not a int"),
