@@ -64,8 +64,8 @@ def draw(run: Path) -> None:
     """Drawings that plain CLIP names wrongly and the adapter correctly, with both answers."""
     from dear.evaluation.test_data import data_of_run
     from dear.model.load import load
-    from dear.reports.run_data import evaluate_halves
     from dear.reports.run_pictures import Answers
+    from dear.workflows.report_data import evaluate_halves
 
     data = data_of_run(run)
     first = evaluate_halves(load(run), data)[0]

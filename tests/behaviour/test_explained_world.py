@@ -8,8 +8,8 @@ from PIL import Image
 
 import dear
 from dear.model.explanation import explain_image
-from dear.reports.explained_examples import explained_examples
 from dear.roles.known import shipped_roles
+from dear.workflows.explained_examples import explained_examples
 from dear.world.grammar import PROMPTS, prompt
 from dear.world.render import Look, compose
 from dear.world.samples import HELD_OUT_STREAM, PATCH, draw_scene

@@ -18,8 +18,8 @@ from dear.data.open import open_dataset
 from dear.data.splits import few_shot
 from dear.engine.job import describe, make_job
 from dear.evaluation.test_data import TestData
-from dear.reports.run_data import evaluate_halves, run_page
 from dear.reports.run_page import run_html
+from dear.workflows.report_data import evaluate_halves, run_page
 from needs import needs
 from pages import PAGES
 

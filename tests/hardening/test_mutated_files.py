@@ -20,7 +20,6 @@ from dear.engine.run_folder import read_metrics, read_run
 from dear.errors import DearError
 from dear.evaluation.results import CellResult
 from dear.evaluation.test_data import data_of_run
-from dear.reports.run_data import _curves
 from dear.retrieval.index import Writer, read_index
 from dear.retrieval.search import find
 from dear.retrieval.segments import Stamp, columns_of, write_segment
@@ -29,6 +28,7 @@ from dear.roles.moments import collect_moments
 from dear.roles.rolemap import RoleMap
 from dear.storage import documents
 from dear.storage.locks import check_ours
+from dear.workflows.report_data import _curves
 from helpers import TINY_CONFIGS, make_photos
 
 VALUES = (None, [], {}, "x", "", -1, 3, 1e999, True, 10**30, [[]], {"a": None}, "\x1b[31m")

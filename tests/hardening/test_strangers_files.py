@@ -18,11 +18,11 @@ from dear.data.readers import read_list
 from dear.engine.run_folder import read_run
 from dear.errors import BackboneError, CorruptArtefactError, DataError, DearError, ImageError, OverwriteError
 from dear.model.load import load
-from dear.reports.run_data import confusion
 from dear.reports.run_page import Confusion
 from dear.retrieval.index import read_index
 from dear.roles.rolemap import HeadRole, Provenance, RoleMap
 from dear.storage.files import shown, write_atomic
+from dear.workflows.report_data import confusion
 from helpers import TINY_CONFIGS, make_photos
 from kinds import jpeg, photo
 

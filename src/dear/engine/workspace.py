@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-
-import torch
 
 from dear.backbone import load
 from dear.backbone.clip import FrozenClip
@@ -160,15 +157,3 @@ def clip_for(data: str | Path | Dataset, clip: str | None, pretrained: str | Non
     raise ConfigError(
         f"{name} needs a CLIP that knows photographs: add {option(clip='ViT-B-16-quickgelu', pretrained='openai')}."
     )
-
-
-@contextmanager
-def computing_with(threads: int | None) -> Iterator[None]:
-    """Compute with this number of threads, then with as many as before; None changes nothing."""
-    before = torch.get_num_threads()
-    if threads is not None:
-        torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

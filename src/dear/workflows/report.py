@@ -12,10 +12,10 @@ from dear.model.load import load
 from dear.model.model import Model
 from dear.options.commands import Report as ReportOptions
 from dear.options.reading import check_values
-from dear.reports.run_data import evaluate_halves, run_page, score_rows, verdict_sentences
 from dear.reports.run_page import run_html
 from dear.storage.files import as_folder, write_result
 from dear.workflows.machine import using_threads
+from dear.workflows.report_data import evaluate_halves, run_page, score_rows, verdict_sentences
 
 PAGE = "report.html"
 

@@ -18,7 +18,7 @@ from dear.engine.checkpoint import Progress
 from dear.engine.job import Job
 from dear.engine.loop import Metrics
 from dear.engine.run import Reading, train_model
-from dear.engine.workspace import Say, Workspace, computing_with, log
+from dear.engine.workspace import Say, Workspace, log
 from dear.errors import ConfigError, DearWarning, did_you_mean
 from dear.methods.registry import get_method
 from dear.model.model import Model
@@ -28,6 +28,7 @@ from dear.options.reading import check, options_of, renamed, write_config
 from dear.progress.display import watched
 from dear.progress.stages import checked
 from dear.storage.locks import check_ours
+from dear.workflows.machine import using_threads
 
 
 class Trained(NamedTuple):
@@ -106,7 +107,7 @@ def train_run(
     out = options.out
     if out is not None:
         check_ours(out, "run", resume=options.resume, overwrite=options.overwrite)
-    with computing_with(options.threads):
+    with using_threads(options.threads):
         job, model = (workspace or Workspace()).prepare(options, data=data, clip=clip, say=say)
         record: Callable[[], None] = (
             once(partial(write_config, out, options, clip=model.clip.name, pretrained=model.clip.pretrained))

@@ -14,10 +14,10 @@ from dear.evaluation.test_data import TestData
 from dear.reports.colors import ATTRIBUTES, ROLES, UNKNOWN, contrast, heat_fill, ink_on
 from dear.reports.glossary import GLOSSARY, anchor, terms_in
 from dear.reports.line_charts import line_chart, spread_labels
-from dear.reports.run_data import _searches, confusion, evaluate_halves, run_page, score_rows
 from dear.reports.run_page import Confusion, RunPage, curves_chart, run_html
 from dear.reports.run_pictures import Answers, confused, corrections, corrections_note
 from dear.reports.svg import round_step, tick_labels
+from dear.workflows.report_data import _searches, confusion, evaluate_halves, run_page, score_rows
 from helpers import build
 
 

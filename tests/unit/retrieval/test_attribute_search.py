@@ -9,7 +9,6 @@ import dear
 from dear.backbone.head_contributions import contributions, group_terms
 from dear.errors import ConfigError, DataError, DearWarning, ImageError, InputError, OverwriteError
 from dear.paper.measures import precision_at
-from dear.reports.run_data import distinct
 from dear.reports.sheet import write_found
 from dear.retrieval import search as searching
 from dear.retrieval.encoder import encoder_of, head_encoder
@@ -18,6 +17,7 @@ from dear.retrieval.search import Ask, find, most_alike, proposed, restricted, s
 from dear.retrieval.segments import Stamp
 from dear.retrieval.update import update_index
 from dear.roles.groups import groups_of
+from dear.workflows.report_data import distinct
 from dear.world.render import Look, compose
 from dear.world.samples import draw_scene, held_out_image, truth
 from dear.world.vocabulary import ATTRIBUTES

@@ -20,7 +20,6 @@ from dear.evaluation.test_data import TestData
 from dear.evaluation.verdict import balance_sentence, sentence
 from dear.methods.base import Output
 from dear.model.model import Model
-from dear.reports.explained_examples import explained_examples
 from dear.reports.render import Picture
 from dear.reports.run_page import Confusion, RunPage, Search
 from dear.reports.run_pictures import (
@@ -36,6 +35,7 @@ from dear.reports.run_pictures import (
 from dear.retrieval.encoder import lacking_attributes
 from dear.retrieval.search import most_alike, nearest, unlike
 from dear.roles.rolemap import ROLES, RoleMap
+from dear.workflows.explained_examples import explained_examples
 
 INDEXED = 1000
 SMALL = 0.1
