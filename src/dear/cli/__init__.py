@@ -4,41 +4,123 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Annotated, Any
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
 import typer.main
+from typer.core import TyperCommand
 
 from dear import __version__
-from dear.cli import (
-    bench,
-    compare,
-    data,
-    doctor,
-    evaluate,
-    explain,
-    paper,
-    predict,
-    quickstart,
-    report,
-    roles,
-    search,
-    train,
-    world,
-)
-from dear.cli.commands import add_command
-from dear.cli.console import Group, say, speaking
+from dear.cli.console import Group, plain_help, say, speaking
 from dear.cli.usage import UsageError, in_words
 from dear.errors import ConfigError, DearError, DearWarning
-from dear.options.commands import Evaluate, Explain, Predict, Report
-from dear.options.parts import Compare, Paper, Quickstart, Train
-from dear.options.tools import Doctor
+
+
+class Place(NamedTuple):
+    """Where a command is defined, and what the list of commands says about it."""
+
+    module: str
+    about: str
+    name: str = "app"
+
+
+COMMANDS = {
+    "train": Place(
+        "train", "Adapt a CLIP to DATA; OUT then contains the adapter, its log and its options as config.yaml."
+    ),
+    "eval": Place(
+        "evaluate",
+        "Say how good a run is: test it on images it was not trained on, beside plain CLIP.",
+    ),
+    "predict": Place("predict", "Classify images, among the run's classes or any others."),
+    "explain": Place(
+        "explain", "Say why IMAGE gets its answer: logits as exact sums over heads, attributes, MLPs and patches."
+    ),
+    "report": Place(
+        "report",
+        "Test a run and write a page about it: how good it is, what it corrects and confuses; details for experts.",
+    ),
+    "quickstart": Place(
+        "quickstart",
+        "Adapt the embedded world's CLIP to half of a data set's classes, test both halves, write a report.",
+    ),
+    "compare": Place(
+        "compare", "Compare methods on data sets × seeds: one page that says which to take, with tables and tests."
+    ),
+    "paper": Place(
+        "paper", "Make every table and figure of the paper, its own numbers beside ours; give --mini or --full."
+    ),
+    "doctor": Place(
+        "doctor",
+        "Print versions, device, threads, memory, caches and extras: what a bug report needs.",
+    ),
+    "bench": Place("bench", "Run the paper's protocols as resumable grids with tables."),
+    "data": Place("data", "List and verify data sets."),
+    "ls": Place("data", "List methods, their settings, and backbones.", "list_app"),
+    "search": Place(
+        "search",
+        "Search images by an image or a text, by one kind of feature.",
+    ),
+    "roles": Place(
+        "roles",
+        "What attention heads do: discover, show, compare and test their roles.",
+    ),
+    "world": Place(
+        "world",
+        "The embedded world: a small visual world and a small CLIP trained on it.",
+    ),
+    "cache": Place(
+        "doctor",
+        "List and clear caches: everything in them can be made again.",
+        "cache_app",
+    ),
+}
+"""Every command in the order of help. A module is imported when its command is used, so that `dear -h` stays fast."""
+
+
+class LazyCommands(Mapping[str, Any]):
+    """The commands by name, each built when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        """Import and build a command."""
+        if name not in self._built:
+            place = COMMANDS[name]
+            command = typer.main.get_command(getattr(import_module(f"dear.cli.{place.module}"), place.name))
+            command.name = name
+            plain_help(command)
+            self._built[name] = command
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names, in the order of help."""
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(COMMANDS)
 
 
 class _Verbs(Group):
     """The commands; stopping one is one line and exit code 130, and an empty word is a mistake, never a default."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = LazyCommands()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """List the commands by name, without importing them."""
+        commands = self.commands
+        self.commands = {name: TyperCommand(name, help=place.about) for name, place in COMMANDS.items()}
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self.commands = commands
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for before, word in zip(["", *args], args, strict=False):
@@ -72,22 +154,6 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
 )
-add_command(app, train.train, Train, config=True, plugins=True)
-add_command(app, evaluate.evaluate, Evaluate, "eval", plugins=True)
-add_command(app, predict.predict, Predict, plugins=True)
-add_command(app, explain.explain, Explain, plugins=True)
-add_command(app, report.report, Report, plugins=True)
-add_command(app, quickstart.quickstart, Quickstart)
-add_command(app, compare.compare, Compare, config=True, plugins=True)
-add_command(app, paper.paper, Paper, config=True, plugins=True)
-add_command(app, doctor.doctor, Doctor)
-app.add_typer(bench.app, name="bench")
-app.add_typer(data.app, name="data")
-app.add_typer(data.list_app, name="ls")
-app.add_typer(search.app, name="search")
-app.add_typer(roles.app, name="roles")
-app.add_typer(world.app, name="world")
-app.add_typer(doctor.cache_app, name="cache")
 
 
 def _version(wanted: bool) -> None:

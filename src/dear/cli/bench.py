@@ -13,7 +13,7 @@ from dear.options.parts import Bench, FewShot, Transfer
 if TYPE_CHECKING:
     from dear.evaluation.results import CellResult, Protocol
 
-app = typer.Typer(help="Run the paper's protocols as resumable grids with tables.", cls=Group)
+app = typer.Typer(help="Run the paper's protocols as resumable grids with tables.", cls=Group, add_completion=False)
 
 
 def base_to_novel(options: Bench) -> None:

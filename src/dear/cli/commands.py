@@ -60,6 +60,15 @@ def add_command(
     app.command(name or run.__name__.replace("_", "-"), help=about)(command)
 
 
+def single_command(
+    run: Callable[[AnyOptions], None], model: type[AnyOptions], *, config: bool = False, plugins: bool = False
+) -> typer.Typer:
+    """An app of one command; see `add_command`."""
+    app = typer.Typer(add_completion=False)
+    add_command(app, run, model, config=config, plugins=plugins)
+    return app
+
+
 def _extend(files: list[Path] | tuple[()], catalogs: list[Path] | tuple[()]) -> None:
     """Execute the files of --import and read those of --catalog, before any other option is looked at."""
     if files or catalogs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from dear.cli.bench import print_cell
+from dear.cli.commands import single_command
 from dear.cli.console import say
 from dear.options.parts import Compare
 
@@ -18,3 +19,6 @@ def compare(options: Compare) -> None:
         say(f"{' '.join(filter(None, row))} could not be run: {reason}")
     typer.echo("\n".join(verdict(found)))
     say(f"page: {options.out / PAGE}")
+
+
+app = single_command(compare, Compare, config=True, plugins=True)

@@ -96,7 +96,7 @@ class Group(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         for command in (self, *self.commands.values()):
-            _plain_help(command)
+            plain_help(command)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """As usual, with what was added since: the options for completion."""
@@ -109,7 +109,7 @@ class Group(TyperGroup):
         return super().parse_args(ctx, args if args or ctx.resilient_parsing else ["--help"])
 
 
-def _plain_help(command: Any) -> None:
+def plain_help(command: Any) -> None:
     """Flags take no value, so help shows none; an argument that is optional has brackets in the usage line only."""
 
     def without_value(flag: Any) -> Any:

@@ -9,8 +9,8 @@ from dear.cli.console import Group, columns
 from dear.errors import ConfigError
 from dear.options.tools import CheckData, ListBackbones, ListData, ListMethods, ListSettings
 
-app = typer.Typer(help="List and verify data sets.", cls=Group)
-list_app = typer.Typer(help="List methods, their settings, and backbones.", cls=Group)
+app = typer.Typer(help="List and verify data sets.", cls=Group, add_completion=False)
+list_app = typer.Typer(help="List methods, their settings, and backbones.", cls=Group, add_completion=False)
 
 
 def list_data(options: ListData) -> None:

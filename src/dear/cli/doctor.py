@@ -7,12 +7,14 @@ import time
 
 import typer
 
-from dear.cli.commands import add_command
+from dear.cli.commands import add_command, single_command
 from dear.cli.console import Group, columns, printable
 from dear.options.tools import ClearCache, Doctor, ListCache
 from dear.storage.user_cache import CacheEntry, clear_cache, list_cache, readable
 
-cache_app = typer.Typer(help="List and clear caches: everything in them can be made again.", cls=Group)
+cache_app = typer.Typer(
+    help="List and clear caches: everything in them can be made again.", cls=Group, add_completion=False
+)
 
 
 def doctor(options: Doctor) -> None:
@@ -67,3 +69,4 @@ def _days(entry: CacheEntry) -> float:
 
 add_command(cache_app, list_caches, ListCache, "list")
 add_command(cache_app, clear_caches, ClearCache, "clear")
+app = single_command(doctor, Doctor)

@@ -6,6 +6,7 @@ import json
 
 import typer
 
+from dear.cli.commands import single_command
 from dear.cli.console import columns, printable, say
 from dear.options.commands import Evaluate
 
@@ -37,3 +38,6 @@ def evaluate(options: Evaluate) -> None:
     for sentence in verdict_sentences(found):
         typer.echo(sentence)
     typer.echo(printable("\n" + columns(score_rows(found, everything=options.everything))))
+
+
+app = single_command(evaluate, Evaluate, plugins=True)

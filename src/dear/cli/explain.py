@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from dear.cli.commands import single_command
 from dear.cli.console import columns, printable, say
 from dear.options.commands import Explain
 
@@ -53,3 +54,6 @@ def _text(found: Explanation) -> str:
     if found.without_heads:
         lines.append(f"The role map has no head for {', '.join(found.without_heads)}.")
     return "\n".join(lines)
+
+
+app = single_command(explain, Explain, plugins=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from dear.cli.commands import single_command
 from dear.cli.console import say
 from dear.options.parts import Paper
 
@@ -13,3 +14,6 @@ def paper(options: Paper) -> None:
     from dear.workflows.paper import make, paper_plan
 
     typer.echo(paper_plan(options) if options.plan else make(options, say=say, record_options=True))
+
+
+app = single_command(paper, Paper, config=True, plugins=True)

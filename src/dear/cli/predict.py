@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from dear.cli.commands import single_command
 from dear.cli.console import json_line, printable, say
 from dear.errors import ImageError
 from dear.options.commands import Predict
@@ -49,3 +50,6 @@ def _show(options: Predict, one: Prediction | ImageError) -> None:
         typer.echo(json_line(one.as_dict()))
     elif options.out is None and options.sort_into is None:
         typer.echo(printable(f"{one.image}: " + ", ".join(f"{name} {100 * p:.1f} %" for name, p in one.top)))
+
+
+app = single_command(predict, Predict, plugins=True)

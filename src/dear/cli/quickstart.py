@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dear.cli.commands import single_command
 from dear.cli.console import say
 from dear.cli.report import print_report
 from dear.options.parts import Quickstart
@@ -12,3 +13,6 @@ def quickstart(options: Quickstart) -> None:
     from dear.workflows.quickstart import run_quickstart
 
     print_report(run_quickstart(options, say=say))
+
+
+app = single_command(quickstart, Quickstart)

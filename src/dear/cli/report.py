@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from dear.cli.commands import single_command
 from dear.cli.console import columns, printable
 from dear.options.commands import Report as ReportOptions
 
@@ -35,3 +36,6 @@ def print_report(written: Report) -> None:
         typer.echo(sentence)
     typer.echo("\n" + columns([tuple(row) for row in written.scores]) + "\n")
     typer.echo(printable(f"report: {written.path}"))
+
+
+app = single_command(report, ReportOptions, plugins=True)

@@ -9,7 +9,9 @@ from dear.cli.console import Group, say
 from dear.options.tools import AblateRoles, CompareRoles, DiscoverRoles, ShowRoles
 
 MOST_NAMED = 5
-app = typer.Typer(help="What attention heads do: discover, show, compare and test their roles.", cls=Group)
+app = typer.Typer(
+    help="What attention heads do: discover, show, compare and test their roles.", cls=Group, add_completion=False
+)
 
 
 def discover(options: DiscoverRoles) -> None:

@@ -13,7 +13,7 @@ from dear.options.commands import IndexImages, Search
 if TYPE_CHECKING:
     from dear.retrieval.search import Found
 
-app = typer.Typer(help="Search images by an image or a text, by one kind of feature.", cls=Group)
+app = typer.Typer(help="Search images by an image or a text, by one kind of feature.", cls=Group, add_completion=False)
 
 
 def index(options: IndexImages) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dear.cli.commands import single_command
 from dear.cli.console import say
 from dear.cli.results import print_trained
 from dear.options.parts import Train
@@ -29,3 +30,6 @@ def _print_problems(problems: tuple[str, ...], skipped: int, out: Path) -> None:
         say(f"… and {len(problems) - MOST_NAMED} more, all named in {out / 'metrics.jsonl'}.")
     if skipped:
         say(f"note: unreadable images were skipped {skipped} times.")
+
+
+app = single_command(train, Train, config=True, plugins=True)

@@ -10,7 +10,9 @@ from dear.cli.commands import add_command
 from dear.cli.console import Group
 from dear.options.tools import PretrainWorld, PreviewWorld, ScoreWorld
 
-app = typer.Typer(help="The embedded world: a small visual world and a small CLIP trained on it.", cls=Group)
+app = typer.Typer(
+    help="The embedded world: a small visual world and a small CLIP trained on it.", cls=Group, add_completion=False
+)
 
 
 def pretrain(options: PretrainWorld) -> None:
