@@ -17,11 +17,17 @@ from statistics import median
 
 ROOMS = "engine|evaluation|retrieval|reports|roles|methods|backbone|data"
 WAY = """
+import re
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(sys.argv[1]) / "src"))
 CALLS, DONE = {}, []
+BODIES = re.compile(r"_?[A-Z]")
+BELOW = re.compile(
+    r"dear\\.(methods|model\\.model|model\\.class_cache|kept|predict|artefact|card)\\b"
+    r"|dear\\.engine\\.(feed|loop|optim|gradients|ranks|checkpoint|store|states|drawn|feature_\\w+|outcome)\\b"
+)
 LEAVES = ("errors", "config", "storage", "files", "folders", "documents", "progress", "bars", "backbone", "roles",
           "world", "data", "user_cache")
 
@@ -37,6 +43,8 @@ def watch(frame, event, argument):
     if function == "frozen_parts":
         DONE.append(True)
     caller = room_of(frame.f_back.f_globals.get("__name__", "")) if frame.f_back else None
+    if BODIES.match(function) or BELOW.match(name):
+        return
     if caller not in LEAVES and room_of(name) not in LEAVES and not is_property(frame):
         CALLS.setdefault(f"{name}.{frame.f_code.co_qualname}", None)
 
@@ -62,7 +70,8 @@ print(len(CALLS))
 """
 """Counts the functions that are called between `dear train` and the first tensor operation of the training.
 
-Not counted are the leaf packages (storage, progress, data, backbone, roles, world), properties and constructors.
+Counted are the functions that lead there: command line, options, workflow, job and run. Not counted are the packages
+below (storage, progress, data, backbone, roles, world, methods), the loop itself, class bodies and properties.
 """
 
 
