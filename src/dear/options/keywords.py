@@ -157,7 +157,6 @@ class PaperOptions(TypedDict, total=False):
     """Backbone; by default world with --mini, ViT-B-16-quickgelu with --full."""
     pretrained: str | None
     data_root: str | Path | None
-    descriptions: str | Path | Mapping[str, Any] | None
     roles: Any
     recipe: Literal["own", "shared"]
     epochs: int | None

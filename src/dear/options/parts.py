@@ -263,7 +263,7 @@ class Compare(Bench, title="Options"):
     """all, or methods, comma-separated; see 'dear ls methods'."""
 
 
-class Paper(Now, Compute, Training, Source, title="Options"):
+class Paper(Now, Compute, Training, DataRoot, Backbone, title="Options"):
     """Options of `dear paper`."""
 
     out: Folder
