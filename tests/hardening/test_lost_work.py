@@ -270,7 +270,7 @@ main()
 
 
 @pytest.mark.covers("U6")
-@pytest.mark.parametrize("during", ["dear.cli", "typer", "dear.cli.train", "dear.methods.registry", "dear.errors"])
+@pytest.mark.parametrize("during", ["dear.cli", "typer", "dear.cli.data", "dear.methods.registry", "dear.errors"])
 def test_an_interrupt_while_loading_is_one_line(during):
     """Raised at the moments that a person hits by chance: while the commands, and then what one needs, are loaded."""
     done = subprocess.run([sys.executable, "-c", EARLY, during], capture_output=True, text=True, timeout=120)
