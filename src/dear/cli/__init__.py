@@ -199,7 +199,8 @@ def _run() -> None:
         say(f"dear: {in_words(error)}")
     except DearError as error:
         say(f"dear: {error}")
-    except typer.Abort:
+    except typer.Abort:  # while the command was being loaded
+        say("dear: stopped before anything was done.")
         sys.exit(130)
     except OSError as error:
         where, why = error.filename or "A file", error.strerror or error
