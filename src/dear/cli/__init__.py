@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
@@ -97,6 +97,10 @@ class LazyCommands(Mapping[str, Any]):
             self._built[name] = command
         return self._built[name]
 
+    def is_loaded(self, words: Sequence[str]) -> bool:
+        """Whether the command that some words name has been built."""
+        return any(word in self._built for word in words)
+
     def __iter__(self) -> Iterator[str]:
         """The names, in the order of help."""
         return iter(COMMANDS)
@@ -134,7 +138,9 @@ class _Verbs(Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            sys.stderr.write(f"\ndear: stopped; what was done so far is kept, {_go_on(self)}.\n")
+            loaded = self.commands.is_loaded(sys.argv[1:])
+            kept = f"what was done so far is kept, {_go_on(self)}" if loaded else "nothing was done"
+            sys.stderr.write(f"\ndear: stopped; {kept}.\n")
             raise typer.Exit(130) from None
 
 
@@ -199,8 +205,7 @@ def _run() -> None:
         say(f"dear: {in_words(error)}")
     except DearError as error:
         say(f"dear: {error}")
-    except typer.Abort:  # while the command was being loaded
-        say("dear: stopped before anything was done.")
+    except typer.Abort:
         sys.exit(130)
     except OSError as error:
         where, why = error.filename or "A file", error.strerror or error
