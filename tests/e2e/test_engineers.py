@@ -279,27 +279,6 @@ def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
     assert "plain CLIP: " in capsys.readouterr().out
 
 
-def test_the_service_answers(place, monkeypatch):
-    monkeypatch.setenv("DEAR_RUN", str(place / "run"))
-    monkeypatch.syspath_prepend(ROOT / "examples")
-    import serve
-
-    photo = (place / "photos" / "ant" / "0.png").read_bytes()
-    found = serve.answer(photo, top_k=2)
-    assert {one["name"] for one in found["classes"]} == {"ant", "bee"}
-    assert sum(one["probability"] for one in found["classes"]) == pytest.approx(1)
-    with pytest.raises(ImageError, match="image 0 cannot be read"):
-        serve.answer(b"nothing")
-    assert len((ROOT / "examples" / "serve.py").read_text().splitlines()) <= 50
-    for package in ("fastapi", "httpx", "python_multipart"):
-        needs(package)
-    from fastapi.testclient import TestClient
-
-    client = TestClient(serve.app)
-    assert client.post("/predict", files={"photo": photo}).json() == serve.answer(photo)
-    assert client.post("/predict", files={"photo": b"nothing"}).status_code == 400
-
-
 def test_the_dockerfile_names_files_that_are_there():
     text = (ROOT / "Dockerfile").read_text()
     assert "not built" in text

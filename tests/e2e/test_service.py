@@ -1,0 +1,158 @@
+"""`examples/serve.py` over HTTP: one load, batches, class lists, and one sentence for what cannot be answered."""
+
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+import dear
+from helpers import make_photos
+from needs import needs
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.covers("N4")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, tiny_folders):
+    """Photos, and an adapter of zero epochs with three classes."""
+    root = tmp_path_factory.mktemp("service")
+    make_photos(root / "photos", ["ant", "bee", "cow"], 4)
+    clip = dear.load_clip(f"local-dir:{tiny_folders['shallow']}", "random")
+    dear.DeAR(clip, mask="all_mixed").for_classes(["ant", "bee", "cow"]).save_pretrained(root / "run")
+    return root
+
+
+@pytest.fixture
+def serve(place, monkeypatch):
+    monkeypatch.setenv("DEAR_RUN", str(place / "run"))
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.delitem(sys.modules, "serve", raising=False)
+    import serve
+
+    return serve
+
+
+@pytest.fixture
+def client(serve):
+    with connected(serve) as client:
+        yield client
+
+
+def connected(serve):
+    """A client; inside `with`, the service is started."""
+    for package in ("fastapi", "httpx", "python_multipart"):
+        needs(package)
+    from fastapi.testclient import TestClient
+
+    return TestClient(serve.app)
+
+
+def photos_of(place):
+    return [path.read_bytes() for path in sorted((place / "photos").rglob("*.png"))]
+
+
+def sent(client, photo, **form):
+    return client.post("/predict", files={"photo": photo}, data=form)
+
+
+def test_simultaneous_first_requests_load_once_and_get_the_labels_of_serial_calls(serve, place, monkeypatch):
+    loads, load = [], dear.load
+    monkeypatch.setattr(dear, "load", lambda *names: loads.append(names) or load(*names))
+    photos = photos_of(place)
+    with connected(serve) as client, ThreadPoolExecutor(8) as pool:
+        found = [one.json() for one in pool.map(lambda photo: sent(client, photo), photos)]
+    assert len(loads) == 1
+    model = load(place / "run")
+    for photo, one in zip(photos, found, strict=True):
+        (alone,) = model.predict(photo, top_k=3)
+        assert one["label"] == alone.label
+        assert [(c["name"], pytest.approx(c["probability"], abs=1e-5)) for c in one["classes"]] == list(alone.top)
+
+
+def test_what_waits_is_classified_together_by_class_list(serve, place, monkeypatch):
+    """The worker is held at its first photo until all others wait."""
+    service, sizes, at_work, go_on = serve.Service(place / "run"), [], threading.Event(), threading.Event()
+    predict = dear.Model.predict
+
+    def watched(model, photos, **options):
+        sizes.append(len(photos))
+        at_work.set()
+        assert go_on.wait(60)
+        return predict(model, photos, **options)
+
+    monkeypatch.setattr(dear.Model, "predict", watched)
+    first, *others = photos_of(place)
+    futures = [serve.Request(first, service.own_classes, 1, serve.Future())]
+    service.waiting.put(futures[0])
+    assert at_work.wait(60)
+    for number, photo in enumerate(others):
+        classes = ("cat", "dog") if number % 3 == 0 else service.own_classes
+        futures.append(serve.Request(photo, classes, 1, serve.Future()))
+        service.waiting.put(futures[-1])
+    go_on.set()
+    labels = [one.answer.result(60).label for one in futures]
+    assert sizes == [1, 4, 7]
+    monkeypatch.undo()
+    expected = [service.model.predict(one.photo, one.classes)[0].label for one in futures]
+    assert labels == expected
+
+
+def test_class_lists_and_their_bounded_cache(serve, client, place, monkeypatch):
+    monkeypatch.setattr(serve, "VIEWS", 2)
+    service, (photo, *_) = client.app.state.service, photos_of(place)
+    for classes in (["cat", "dog"], ["sun", "moon"], ["cat", "dog", "fish"]):
+        found = sent(client, photo, classes=classes)
+        assert found.status_code == 200
+        assert {one["name"] for one in found.json()["classes"]} == set(classes)
+    assert list(service.views) == [("sun", "moon"), ("cat", "dog", "fish")]
+    assert sent(client, photo).json()["label"] in ("ant", "bee", "cow")
+    assert len(client.post("/predict?top_k=2", files={"photo": photo}).json()["classes"]) == 2
+
+
+def test_what_cannot_be_answered_is_one_sentence(serve, client, place, monkeypatch):
+    monkeypatch.setattr(serve, "MOST_CLASSES", 3)
+    (photo, *_) = photos_of(place)
+    long = {"classes": ["a " * 49, "dog"]}
+    for found, reason in [
+        (sent(client, b"nothing"), "cannot be read: its bytes are damaged or not an image."),
+        (sent(client, photo[: len(photo) // 2]), "cannot be read: its bytes are damaged or not an image."),
+        (sent(client, photo, classes=["a", "b", "c", "d"]), "limited to 3 classes, and names of 100 letters."),
+        (sent(client, photo, classes=["a" * 101]), "limited to 3 classes, and names of 100 letters."),
+        (sent(client, photo, classes=["cat", "cat"]), "Class names appear twice: cat;"),
+        (sent(client, photo, **long), "do not fit the text tower's 32 tokens"),
+    ]:
+        assert (found.status_code, reason in found.json()["detail"]) == (400, True), found.json()
+    monkeypatch.setattr(serve, "LARGEST", 10)
+    assert "more than the limit of 10" in sent(client, photo).json()["detail"]
+
+
+def test_a_damaged_photo_does_not_spoil_its_batch(serve, place):
+    service, (photo, *_) = serve.Service(place / "run"), photos_of(place)
+    batch = [serve.Request(one, service.own_classes, 3, serve.Future()) for one in (photo, b"nothing", photo)]
+    service.classify(batch)
+    assert batch[0].answer.result(0).label == batch[2].answer.result(0).label
+    with pytest.raises(dear.errors.ImageError):
+        batch[1].answer.result(0)
+
+
+def test_about_says_what_answers_and_names_no_path(serve, place, monkeypatch):
+    monkeypatch.setenv("DEAR_THREADS", "1")
+    service = serve.Service(place / "run")
+    about = service.about()
+    assert about["versions"]["dear"] == dear.__version__
+    assert about["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert about["backbone"]["weights_sha256"] == service.model.clip.weights_sha256
+    assert (about["classes"], about["threads"], about["method"]) == (["ant", "bee", "cow"], 1, "dear")
+    assert str(Path.home()) not in str(about)
+    assert "/" not in about["backbone"]["name"]
+
+
+def test_the_example_stays_short_and_needs_a_run(serve, monkeypatch):
+    assert len((ROOT / "examples" / "serve.py").read_text().splitlines()) <= 150
+    monkeypatch.delenv("DEAR_RUN")
+    with pytest.raises(SystemExit, match="Set DEAR_RUN"):
+        _ = serve.app
