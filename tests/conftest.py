@@ -9,6 +9,7 @@ os.environ["DEAR_CACHE"] = tempfile.mkdtemp(prefix="dear-cache-")  # never the u
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import torch
 import dear
 from dear.backbone.load import clips_from
 from dear.cli import main
+from fake_hub import FakeHub, save_weights
 from groups import GroupsOfFiles
 from helpers import TINY_CONFIGS, varied_roles
 
@@ -96,6 +98,53 @@ def dear_(monkeypatch, capsys):
         return stop.value.code, captured.out, captured.err
 
     return dear_
+
+
+@pytest.fixture(scope="session")
+def tiny_weights(tiny_clips, tmp_path_factory) -> Path:
+    """A folder with the weights of the tiny CLIP in both formats."""
+    folder = tmp_path_factory.mktemp("tiny_weights")
+    for name in ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"):
+        save_weights(tiny_clips["plain"].model.state_dict(), folder / name)
+    return folder
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path, tiny_weights) -> Iterator[FakeHub]:
+    """An imitation of the hub, used by everything in this test and its child processes, with an empty cache.
+
+    It has OpenAI's ViT-B/16 as safetensors and LAION's pickled only; open_clip builds both as small as the tiny CLIP.
+    """
+    import open_clip.factory
+    from huggingface_hub import close_session, constants
+
+    safe, pickled = (tiny_weights / name for name in ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"))
+    plain, quick = TINY_CONFIGS["plain"], TINY_CONFIGS["plain"] | {"quick_gelu": True}
+    with FakeHub() as hub:
+        for repository, model, weights, license_name in (
+            ("timm/vit_base_patch16_clip_224.openai", quick, safe, "apache-2.0"),
+            ("laion/CLIP-ViT-B-16-laion2B-s34B-b88K", plain, pickled, "mit"),
+        ):
+            config = json.dumps({"model_cfg": model}).encode()
+            hub.add(repository, {"open_clip_config.json": config, weights.name: weights}, license=license_name)
+        environment = hub.environment(tmp_path / "hf")
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        patched = {
+            "ENDPOINT": hub.endpoint,
+            "HUGGINGFACE_CO_URL_TEMPLATE": hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_OFFLINE": False,
+            "HF_HUB_DISABLE_XET": True,
+            **{name: environment[name] for name in ("HF_HOME", "HF_HUB_CACHE", "HF_TOKEN_PATH")},
+            "AGENT_HARNESSES_PATH": str(tmp_path / "hf" / "harnesses.json"),
+        }
+        for name, value in patched.items():
+            monkeypatch.setattr(constants, name, value, raising=False)
+        monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "ViT-B-16", plain)
+        monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "ViT-B-16-quickgelu", quick)
+        close_session()
+        yield hub
+        close_session()
 
 
 @pytest.fixture

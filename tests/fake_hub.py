@@ -1,0 +1,406 @@
+"""An imitation of the model hub on loopback, for tests, and to try commands without a network.
+
+It has two servers, as the real one: the hub redirects large files to its CDN on another port. Every answer can be made
+to go wrong with `misbehave`. `python tests/fake_hub.py --port 8900` serves random weights in full size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import socket
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock, Thread
+from urllib.parse import parse_qs, unquote, urlsplit
+
+Content = bytes | Path
+LARGE = (".safetensors", ".bin", ".pt", ".pth")
+"""Files in large file storage: they are named by their sha256 and served by the CDN."""
+CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A file of a repository."""
+
+    content: Content
+    size: int
+    etag: str
+    """The sha256 of a large file, git's sha1 of a small one."""
+    large: bool
+
+    @classmethod
+    def of(cls, name: str, content: Content) -> Stored:
+        """Hash a file once."""
+        size = len(content) if isinstance(content, bytes) else content.stat().st_size
+        large = name.endswith(LARGE)
+        digest = hashlib.sha256() if large else hashlib.sha1(f"blob {size}\0".encode())
+        for chunk in chunks(content):
+            digest.update(chunk)
+        return cls(content, size, digest.hexdigest(), large)
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Files of a model, with what the hub says of them."""
+
+    files: dict[str, Stored]
+    commit: str
+    license: str | None
+    gated: bool
+
+
+@dataclass
+class Fault:
+    """What goes wrong with one file, or with the list of files (`LIST`)."""
+
+    status: int = 0
+    """Answer of the hub instead of the file; 0 for none."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    reset_after: int | None = None
+    """Bytes of the body after which the CDN resets the connection."""
+    close_after: int | None = None
+    """Bytes of the body after which the CDN closes the connection without an error."""
+    content: bytes | None = None
+    """Bytes sent instead of the true ones; everything else that the hub says stays true."""
+    ranges: bool = True
+    """Whether the CDN honours Range."""
+    chunk: int = CHUNK
+    pause: float = 0.0
+    """Seconds between chunks."""
+    times: int | None = None
+    """Number of answers that go wrong; None for all."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A request that was received."""
+
+    method: str
+    path: str
+    cdn: bool
+    range: str | None
+    token: str | None
+
+    def __str__(self) -> str:
+        where = "CDN" if self.cdn else "hub"
+        return f"{where} {self.method} {self.path}" + (f" [{self.range}]" if self.range else "")
+
+
+LIST = "file list"
+GATED = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to this model is restricted."}
+NO_REPOSITORY = {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}
+NO_FILE = {"X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"}
+
+
+def rate_limit(seconds: int) -> dict[str, str]:
+    """Headers of an answer 429 of the real hub."""
+    return {"RateLimit": f'"pages";r=0;t={seconds}', "RateLimit-Policy": '"fixed window";"pages";q=100;w=300'}
+
+
+class FakeHub:
+    """Hub and CDN, from `with FakeHub() as hub` until the end of the block."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.repositories: dict[str, Repository] = {}
+        self.requests: list[Seen] = []
+        self._faults: dict[tuple[str, str], Fault] = {}
+        self._lock = Lock()
+        self._servers = [_Server(("127.0.0.1", port), self, cdn=False), _Server(("127.0.0.1", 0), self, cdn=True)]
+        self.endpoint, self.cdn = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
+
+    def __enter__(self) -> FakeHub:
+        for server in self._servers:
+            Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+
+    def add(
+        self,
+        repository: str,
+        files: Mapping[str, Content],
+        *,
+        license: str | None = None,
+        gated: bool = False,
+    ) -> Repository:
+        """Add or replace a repository; a gated one refuses its files without a token."""
+        stored = {name: Stored.of(name, content) for name, content in files.items()}
+        commit = hashlib.sha1(repr([(name, one.etag) for name, one in sorted(stored.items())]).encode()).hexdigest()
+        self.repositories[repository] = Repository(stored, commit, license, gated)
+        return self.repositories[repository]
+
+    def misbehave(self, repository: str, file: str, fault: Fault | None) -> None:
+        """Let something go wrong with a file or with `LIST`; None to behave again."""
+        if fault is None:
+            self._faults.pop((repository, file), None)
+        else:
+            self._faults[repository, file] = fault
+
+    def fault(self, repository: str, file: str, *, use: bool = True) -> Fault:
+        """What goes wrong now; `use` counts it."""
+        with self._lock:
+            fault = self._faults.get((repository, file), Fault())
+            if fault.times == 0:
+                return Fault()
+            if use and fault.times is not None:
+                fault.times -= 1
+            return fault
+
+    def seen(self, words: str = "") -> list[Seen]:
+        """Requests whose path contains some words."""
+        return [one for one in self.requests if words in one.path]
+
+    def environment(self, cache: Path) -> dict[str, str]:
+        """Environment variables with which a process uses this hub, a cache of its own and no proxy."""
+        return {
+            "HF_ENDPOINT": self.endpoint,
+            "HF_HUB_OFFLINE": "0",
+            "TRANSFORMERS_OFFLINE": "0",
+            "HF_HOME": str(cache),
+            "HF_HUB_CACHE": str(cache / "hub"),
+            "HF_TOKEN_PATH": str(cache / "token"),
+            "HF_TOKEN": "",
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "NO_PROXY": "127.0.0.1",
+            "no_proxy": "127.0.0.1",
+        }
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], hub: FakeHub, *, cdn: bool) -> None:
+        self.hub, self.cdn = hub, cdn
+        super().__init__(address, _Handler)
+
+    def handle_error(self, *_: object) -> None:
+        """A client that goes away is none of our business."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def log_message(self, *_: object) -> None:
+        """Requests are in `FakeHub.requests`."""
+
+    def _answer(self) -> None:
+        hub, url = self.server.hub, urlsplit(self.path)
+        path = unquote(url.path)
+        header = self.headers.get
+        hub.requests.append(Seen(self.command, path, self.server.cdn, header("Range"), header("Authorization")))
+        if self.server.cdn:
+            _, repository_a, repository_b, file = path.split("/", 3)
+            self._send_file(f"{repository_a}/{repository_b}", file)
+        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(/revision/[^/]+)?", path):
+            self._send_list(match[1], blobs="blobs" in parse_qs(url.query))
+        elif match := re.fullmatch(r"/api/resolve-cache/models/([^/]+/[^/]+)/[^/]+/(.+)", path):
+            self._send_file(match[1], match[2])
+        elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path):
+            self._resolve(match[1], match[2])
+        else:
+            self._send(404, {})
+
+    def _refused(self, repository: str, file: str) -> bool:
+        """Answer with the error that is due, if any."""
+        found = self.server.hub.repositories.get(repository)
+        if found is None:
+            self._send(401, NO_REPOSITORY, b"Invalid username or password.")
+            return True
+        fault = self.server.hub.fault(repository, file, use=False)
+        if fault.status:
+            fault = self.server.hub.fault(repository, file)
+            self._send(fault.status, dict(fault.headers))
+        elif file != LIST and found.gated and not self.headers.get("Authorization"):
+            self._send(401, GATED)
+        elif file != LIST and file not in found.files:
+            self._send(404, {**NO_FILE, "X-Repo-Commit": found.commit})
+        else:
+            return False
+        return True
+
+    def _send_list(self, repository: str, *, blobs: bool) -> None:
+        if self._refused(repository, LIST):
+            return
+        found = self.server.hub.repositories[repository]
+        card = {} if found.license is None else {"license": found.license}
+        answer = {
+            "id": repository,
+            "modelId": repository,
+            "sha": found.commit,
+            "private": False,
+            "gated": "auto" if found.gated else False,
+            "tags": [f"license:{name}" for name in card.values()],
+            "cardData": card,
+            "siblings": [_sibling(name, one, blobs) for name, one in found.files.items()],
+        }
+        self._send(200, {"Content-Type": "application/json"}, json.dumps(answer).encode())
+
+    def _resolve(self, repository: str, file: str) -> None:
+        if self._refused(repository, file):
+            return
+        hub = self.server.hub
+        found = hub.repositories[repository]
+        stored = found.files[file]
+        inner = f"/api/resolve-cache/models/{repository}/{found.commit}/{file}"
+        headers = {"X-Repo-Commit": found.commit, "Accept-Ranges": "bytes", "ETag": f'"{stored.etag}"'}
+        headers |= {"X-Linked-Size": str(stored.size), "X-Linked-ETag": f'"{stored.etag}"'}
+        if stored.large:
+            self._send(302, {**headers, "Location": f"{hub.cdn}/{repository}/{file}"})
+        else:
+            self._send(307, {**headers, "Location": inner})
+
+    def _send_file(self, repository: str, file: str) -> None:
+        found = self.server.hub.repositories[repository]
+        stored = found.files[file]
+        head = self.command == "HEAD"
+        fault = self.server.hub.fault(repository, file, use=not head)
+        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "") if fault.ranges else None
+        start = int(wanted[1]) if wanted else 0
+        if start >= stored.size:
+            return self._send(416, {"Content-Range": f"bytes */{stored.size}"})
+        self.send_response(206 if wanted else 200)
+        headers = {"ETag": f'"{stored.etag}"', "Accept-Ranges": "bytes", "Content-Length": str(stored.size - start)}
+        if not self.server.cdn:
+            headers["X-Repo-Commit"] = found.commit
+        if wanted:
+            headers["Content-Range"] = f"bytes {start}-{stored.size - 1}/{stored.size}"
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if head:
+            return None
+        stop = next((one for one in (fault.reset_after, fault.close_after) if one is not None), None)
+        sent = 0
+        for chunk in chunks(stored.content if fault.content is None else fault.content, start, fault.chunk):
+            part = chunk if stop is None else chunk[: stop - sent]
+            self.wfile.write(part)
+            sent += len(part)
+            if stop is not None and sent >= stop:
+                return self._hang_up(reset=fault.reset_after is not None)
+            if fault.pause:
+                time.sleep(fault.pause)
+        return None
+
+    def _hang_up(self, *, reset: bool) -> None:
+        """End the connection in the middle of a body."""
+        self.wfile.flush()
+        self.close_connection = True
+        if reset:
+            time.sleep(0.02)  # the client reads what was sent: a reset discards what is still on its way
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+        else:
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    def _send(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+def chunks(content: Content, start: int = 0, size: int = CHUNK):
+    """The bytes from `start` on, in pieces."""
+    if isinstance(content, bytes):
+        yield from (content[at : at + size] for at in range(start, len(content), size))
+        return
+    with content.open("rb") as file:
+        file.seek(start)
+        while chunk := file.read(size):
+            yield chunk
+
+
+def _sibling(name: str, stored: Stored, blobs: bool) -> dict[str, object]:
+    if not blobs:
+        return {"rfilename": name}
+    large = {"lfs": {"sha256": stored.etag, "size": stored.size, "pointerSize": 134}} if stored.large else {}
+    return {"rfilename": name, "size": stored.size, "blobId": stored.etag[:40], **large}
+
+
+def save_weights(state, path: Path) -> None:
+    """Write weights as safetensors, or pickled for any other file name."""
+    import torch
+    from safetensors.torch import save_file
+
+    save = save_file if path.suffix == ".safetensors" else torch.save  # noqa: TID251 the hub has pickled files
+    save(state, path)
+
+
+def random_files(clip: str, folder: Path, *, names: tuple[str, ...] = ("open_clip_model.safetensors",)):
+    """Random weights of an architecture that open_clip knows, with its configuration, written once to a folder."""
+    import open_clip
+    import torch
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": open_clip.get_model_config(clip)}))
+    missing = [folder / name for name in names if not (folder / name).exists()]
+    if missing:
+        torch.manual_seed(0)
+        state = open_clip.create_model(clip).state_dict()
+        for path in missing:
+            save_weights(state, path)
+    return {name: folder / name for name in ("open_clip_config.json", *names)}
+
+
+def main() -> None:
+    """Serve random weights of one backbone under its true repository and file names, until Ctrl-C."""
+    from open_clip.pretrained import get_pretrained_cfg
+
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--port", type=int, default=8900)
+    parser.add_argument("--clip", default="ViT-B-16-quickgelu")
+    parser.add_argument("--pretrained", default="openai")
+    parser.add_argument("--folder", type=Path, help="where to write the weights, to use them again")
+    parser.add_argument("--bin", action="store_true", help="only a pickled file")
+    parser.add_argument("--gated", action="store_true")
+    parser.add_argument("--reset-after", type=int, metavar="BYTES")
+    parser.add_argument("--times", type=int, help="number of times that it goes wrong")
+    parser.add_argument("--rate-limit", type=int, metavar="SECONDS")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds per MB")
+    words = parser.parse_args()
+    repository, _, file = get_pretrained_cfg(words.clip, words.pretrained)["hf_hub"].rpartition("/")
+    names = (file or ("open_clip_pytorch_model.bin" if words.bin else "open_clip_model.safetensors"),)
+    folder = words.folder or Path(tempfile.mkdtemp(prefix="fake-hub-"))
+    files = random_files(words.clip, folder / words.clip, names=names)
+    with FakeHub(words.port) as hub:
+        hub.add(repository, files, license="mit", gated=words.gated)
+        limited = {"status": 429, "headers": rate_limit(words.rate_limit)} if words.rate_limit else {}
+        fault = Fault(reset_after=words.reset_after, times=words.times, chunk=1 << 20, pause=words.pause, **limited)
+        hub.misbehave(repository, names[0], fault)
+        sys.stdout.write(f"HF_ENDPOINT={hub.endpoint} HF_HUB_DISABLE_XET=1  serves {repository}/{names[0]}\n")
+        sys.stdout.flush()
+        shown = 0
+        while True:
+            time.sleep(0.2)
+            for one in hub.requests[shown:]:
+                sys.stdout.write(f"{one}\n")
+                shown += 1
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
