@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dear.backbone.clip import FrozenClip
-    from dear.backbone.load import list_backbones, load_clip
+    from dear.backbone.load import load_clip
+    from dear.backbone.names import list_backbones
     from dear.data.catalog import add_catalog
     from dear.data.open import open_dataset
     from dear.engine.settings import TrainSettings
@@ -78,7 +79,7 @@ _HOMES = {
     "get_method": "dear.methods.registry",
     "import_methods": "dear.methods.plugins",
     "index_images": "dear.workflows.index",
-    "list_backbones": "dear.backbone.load",
+    "list_backbones": "dear.backbone.names",
     "list_cache": "dear.storage.user_cache",
     "list_datasets": "dear.workflows.datasets",
     "list_methods": "dear.methods.registry",

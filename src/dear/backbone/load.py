@@ -1,7 +1,7 @@
 """Load a frozen CLIP by its OpenCLIP name, from a folder or from the model hub.
 
-Besides this module, `backbone.safety` and `world.clip` import open_clip: the first to check configurations, the second
-to build the CLIP of the synthetic world. Nothing else does.
+Besides this module, `backbone.names` imports open_clip for its lists, `backbone.safety` to check configurations and
+`world.clip` to build the CLIP of the synthetic world. Nothing else does.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import copy
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 import open_clip
 import torch
-from open_clip.pretrained import download_pretrained_from_hf, get_pretrained_cfg
+from open_clip.pretrained import download_pretrained_from_hf
 from open_clip.transformer import LayerNormFp32
 from torch import Tensor, nn
 from torchvision import transforms
@@ -24,19 +23,18 @@ from torchvision import transforms
 from dear.backbone.augment import TrainTransform
 from dear.backbone.clip import FrozenClip, Geometry, content_hash
 from dear.backbone.hub import WHOLE, ask, causes_of, first_lines, out_of_reach, says_not_found
+from dear.backbone.names import CONFIG_FILE, RANDOM, SUGGESTION, check_pretrained, repository_of, resolve_name, shipped
 from dear.backbone.safety import check_config, check_weights, check_weights_file
 from dear.backbone.support import unsupported
-from dear.errors import BackboneError, HubError, backbone, did_you_mean, option
+from dear.errors import BackboneError, HubError, backbone, option
 from dear.progress.stages import stage
 from dear.storage import documents
-from dear.storage.files import NotRegularError, is_file, is_folder, read_regular
+from dear.storage.files import NotRegularError, is_file, read_regular
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-RANDOM = "random"
 MERGES_FILE = "bpe_merges.txt.gz"
-SUGGESTION = "ViT-B-16-quickgelu", "openai"
 ClipProvider = Callable[..., FrozenClip]
 """Anything that is called with the arguments of `load_clip` and returns a CLIP."""
 
@@ -91,14 +89,14 @@ def read_clip(
     """Read a CLIP from OpenCLIP, the hub or a folder: what `load_clip` does unless `clips_from` says otherwise."""
     pretrained = str(pretrained) if isinstance(pretrained, Path) else pretrained
     home = _check_arguments(name, pretrained, device, precision, seed)
-    name = _resolve_name(name)
+    name = resolve_name(name)
     source = _source(name)
     config = _read_config(source)
     if source.startswith(("local-dir:", "hf-hub:")):
         check_config(name, config)
     if reason := unsupported(config):
         raise BackboneError(f"{name} cannot be adapted: {reason}. Use a CLIP ViT, such as {backbone(*SUGGESTION)}.")
-    _check_weights_named(source, pretrained, config)
+    check_pretrained(source, pretrained, config)
     if pretrained != RANDOM:
         _check_weights(source, pretrained, allow_pickled=allow_pickled)
     with stage(f"loading {Path(name).name}"):
@@ -131,16 +129,6 @@ def read_clip(
 _provider: ClipProvider = read_clip
 
 
-def list_backbones() -> dict[str, tuple[str, ...]]:
-    """Backbones that can be adapted, with the tags of their weights: those of this package, then OpenCLIP's."""
-    names: dict[str, tuple[str, ...]] = dict.fromkeys(_shipped(), ())
-    for name in open_clip.list_models():
-        config = open_clip.get_model_config(name)
-        if unsupported(config) is None and (tags := _fitting_tags(name, config)):
-            names[name] = tuple(tags)
-    return names
-
-
 def _check_arguments(name: object, pretrained: object, device: Any, precision: object, seed: object) -> torch.device:
     """Raise `BackboneError` for invalid arguments before anything large is built; return the device."""
     if not isinstance(name, str) or not name.strip():
@@ -163,39 +151,16 @@ def _check_arguments(name: object, pretrained: object, device: Any, precision: o
     return home
 
 
-def _resolve_name(name: str) -> str:
-    """Normalise a name as open_clip does ("ViT-B/16" is "ViT-B-16"); for an unknown name, suggest similar ones."""
-    if name.startswith(("local-dir:", "hf-hub:")):
-        if not name.split(":", 1)[1]:
-            raise BackboneError(f"{name!r} is incomplete: write local-dir:FOLDER or hf-hub:ORGANISATION/REPOSITORY.")
-        return name
-    known: list[str] = [*_shipped(), *open_clip.list_models()]
-    by_lower = {model.lower(): model for model in known}
-    cleaned = name.replace("/", "-")
-    if cleaned.lower() in by_lower:
-        return by_lower[cleaned.lower()]
-    if is_folder(name):
-        raise BackboneError(f"{name!r} is a folder: write 'local-dir:{name}'.")
-    example = f" For example: {backbone(*SUGGESTION)}."
-    raise BackboneError(f"No backbone is called {name!r}.{did_you_mean(cleaned, known)}{example}")
-
-
-def _shipped() -> dict[str, Path]:
-    """Backbones that are part of this package: folders in open_clip's format, by name."""
-    assets = Path(str(resources.files("dear"))) / "assets"
-    return {config.parent.name: config.parent for config in sorted(assets.glob("*/open_clip_config.json"))}
-
-
 def _source(name: str) -> str:
     """The name under which open_clip finds a backbone."""
-    shipped = _shipped()
-    return f"local-dir:{shipped[name]}" if name in shipped else name
+    folders = shipped()
+    return f"local-dir:{folders[name]}" if name in folders else name
 
 
 def _read_config(name: str) -> dict[str, Any]:
     """Read the model's configuration, before anything large is built or downloaded."""
     if name.startswith("local-dir:"):
-        path = Path(name.removeprefix("local-dir:")) / "open_clip_config.json"
+        path = Path(name.removeprefix("local-dir:")) / CONFIG_FILE
         try:
             config = documents.parse(read_regular(path), where=name, what="a config", error=BackboneError)["model_cfg"]
         except NotRegularError as error:
@@ -218,46 +183,6 @@ def _read_config(name: str) -> dict[str, Any]:
     return config
 
 
-def _fitting_tags(name: str, config: dict[str, Any]) -> list[str]:
-    """Tags of the weights that were trained with the same activation function as the model's."""
-    tags, quick_gelu = open_clip.list_pretrained_tags_by_model(name), bool(config.get("quick_gelu"))
-    return [tag for tag in tags if bool(get_pretrained_cfg(name, tag).get("quick_gelu")) == quick_gelu]
-
-
-def _has_quick_twin(name: str) -> bool:
-    """Whether OpenAI's weights, the most common choice, need the name with "-quickgelu"."""
-    return SUGGESTION[1] in open_clip.list_pretrained_tags_by_model(f"{name}-quickgelu")
-
-
-def _check_weights_named(name: str, pretrained: str | None, config: dict[str, Any]) -> None:
-    if name.startswith(("local-dir:", "hf-hub:")):
-        if pretrained not in (None, RANDOM):
-            raise BackboneError(f"{name} contains its own weights: leave {option(pretrained=pretrained)} out.")
-        return
-    quick_gelu = bool(config.get("quick_gelu"))
-    tags = open_clip.list_pretrained_tags_by_model(name)
-    fitting = _fitting_tags(name, config)
-    if pretrained is None:
-        first = sorted(fitting, key=lambda tag: tag != SUGGESTION[1])[:1]
-        example = option(pretrained=first[0] if first else "CHECKPOINT")
-        other = f", or {backbone(f'{name}-quickgelu', SUGGESTION[1])} for OpenAI's" if _has_quick_twin(name) else ""
-        random = option(pretrained=RANDOM)
-        raise BackboneError(f"{name} needs weights: give {example}{other}, or {random} for random weights.")
-    if pretrained == RANDOM or is_file(pretrained):
-        return
-    tag = get_pretrained_cfg(name, pretrained)
-    if not tag:
-        others = [repr(model) for model in open_clip.list_pretrained_models_by_tag(pretrained)]
-        near = f" They exist for {' and '.join(others[:3])}." if others else did_you_mean(pretrained, tags)
-        raise BackboneError(f"{name} has no weights called {pretrained[:80]!r}, and no such file exists.{near}")
-    if bool(tag.get("quick_gelu")) != quick_gelu:
-        other = name.removesuffix("-quickgelu") if quick_gelu else f"{name}-quickgelu"
-        raise BackboneError(
-            f"{name} with {pretrained!r} weights would silently lose accuracy, because they were trained "
-            f"{'without' if quick_gelu else 'with'} QuickGELU: use {backbone(other, pretrained)}."
-        )
-
-
 def _check_weights(source: str, pretrained: str | None, *, allow_pickled: bool) -> None:
     """Refuse third-party weights in a format that can contain code; weights that open_clip lists are trusted."""
     _ask_hub(source, pretrained)
@@ -277,7 +202,7 @@ def _hub_files(name: str, pretrained: str | None) -> tuple[str, tuple[str, ...]]
         return name.removeprefix("hf-hub:"), WHOLE
     if name.startswith("local-dir:") or pretrained is None or is_file(pretrained):
         return "", ()
-    repository, _, file = str(get_pretrained_cfg(name, pretrained).get("hf_hub", "")).rpartition("/")
+    repository, file = repository_of(name, pretrained)
     return repository, (file,) if file else WHOLE
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic.fields import FieldInfo
 
-from dear.backbone.load import list_backbones
+from dear.backbone.names import list_backbones
 from dear.methods.about import About
 from dear.methods.base import Method
 from dear.methods.recipe import Recipe

@@ -55,7 +55,7 @@ INSTEAD = "Use a CLIP ViT, such as load_clip('ViT-B-16-quickgelu', pretrained='o
         (
             "vit-b16",
             None,
-            "No backbone is called 'vit-b16'. Did you mean 'ViT-B-16' or 'ViT-S-16' or 'ViT-M-16'? "
+            "No backbone is called 'vit-b16'. Did you mean 'ViT-B-16'? "
             "For example: load_clip('ViT-B-16-quickgelu', pretrained='openai').",
         ),
         (

@@ -67,7 +67,12 @@ PUBLIC = [
 ]
 """Pinned: removing one breaks programs of others, and adding one is a promise."""
 ONLY_IN = {
-    "open_clip": {"src/dear/backbone/load.py", "src/dear/backbone/safety.py", "src/dear/world/clip.py"},
+    "open_clip": {
+        "src/dear/backbone/load.py",
+        "src/dear/backbone/names.py",
+        "src/dear/backbone/safety.py",
+        "src/dear/world/clip.py",
+    },
     "sentence_transformers": {"src/dear/roles/concepts.py"},
     "hdbscan": {"src/dear/roles/concepts.py"},
     "umap": {"src/dear/roles/concepts.py"},
