@@ -247,6 +247,34 @@ def test_data_that_cannot_be_told_apart_or_learned(photos, setting, tmp_path):
         )
 
 
+@pytest.mark.covers("T12")
+def test_what_cannot_run_is_known_before_the_first_cell(photos, setting, trainings):
+    """No role map for the CLIP, and a teacher that is there for one seed only."""
+    run_grid(cells(photos, methods=["promptsrc"]), setting("teachers"))
+    trainings.clear()
+    runs = setting("teachers").out / RUNS
+    next(runs.iterdir()).rename(runs / "seed1")
+    planned = make_cells(
+        "base-to-novel",
+        [str(photos)],
+        methods=["zero_shot", "dear", "promptkd"],
+        seeds=[1, 2],
+        shots=[2],
+        choices={"teacher": [f"{runs}/seed{{seed}}"]},
+    )
+    refused, known = {}, []
+    results = run_grid(
+        planned,
+        setting(),
+        refused=refused,
+        on_checked=lambda count: known.append((count, len(trainings), sorted((c.method, c.seed) for c in refused))),
+    )
+    assert known == [(3, 0, [("dear", 1), ("dear", 2), ("promptkd", 2)])]
+    assert len(results) == 3
+    assert "There is no role map" in next(why for cell, why in refused.items() if cell.method == "dear")
+    assert "seed2" in next(why for cell, why in refused.items() if cell.method == "promptkd")
+
+
 def test_choices_that_cannot_work_are_refused_first(photos, setting):
     with pytest.raises(ConfigError, match="beta is 7"):
         run_grid(cells(photos, choices={"beta": [7], "mask": ["all_mixed"]}), setting())

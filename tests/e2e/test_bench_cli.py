@@ -69,6 +69,7 @@ def test_base_to_novel(dear_, place, tmp_path):
     assert rows(out) == found
 
 
+@pytest.mark.covers("T12")
 def test_compare_continues_a_grid_of_bench(dear_, place, tmp_path):
     out, more = tmp_path / "grid", ["--seeds", "1,2", "--data", f"{place / 'photos'},{place / 'other'}"]
     code, _, stderr = dear_(*bench(place, "base-to-novel", out, *more, "--methods", "zero_shot,dear"))
@@ -79,7 +80,13 @@ def test_compare_continues_a_grid_of_bench(dear_, place, tmp_path):
     code, stdout, stderr = dear_(*words)
     assert code == 0, stderr
     assert stdout.startswith("These results are too few to recommend a method")
-    assert "coop per_class=true could not be run: coop knows only the classes it was trained on" in stderr
+    first, second, *cells, last, page = stderr.splitlines()
+    assert first.startswith("coop per_class=true cannot be run: coop knows only the classes it was trained on")
+    assert second == "8 cells of other methods will be run."
+    assert [line.partition("]")[0].partition(",")[0] for line in cells] == [f"[{done}/8" for done in range(1, 8)] + [
+        "[8/8"
+    ]
+    assert last == "coop per_class=true could not be run, as reported above."
     assert {path.name: path.read_bytes() for path in (out / "cells").iterdir()} == before
     page = (out / "compare.html").read_bytes()
     assert b"Methods that could not be run" in page

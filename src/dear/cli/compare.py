@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from dear.cli.bench import print_cell
@@ -9,16 +11,31 @@ from dear.cli.commands import single_command
 from dear.cli.console import say
 from dear.options.parts import Compare
 
+if TYPE_CHECKING:
+    from dear.evaluation.summary import Row
+
 
 def compare(options: Compare) -> None:
     """Compare methods on data sets × seeds: one page that says which to take, with tables and tests."""
     from dear.workflows.compare import PAGE, run_comparison, verdict
 
-    found = run_comparison(options, on_cell=print_cell, record_options=True)
+    reported: dict[Row, str] = {}
+
+    def report_refused(reasons: dict[Row, str], cells: int) -> None:
+        reported.update(reasons)
+        for row, reason in sorted(reasons.items()):
+            say(f"{_name(row)} cannot be run: {reason}")
+        say(f"{cells} cell{'' if cells == 1 else 's'} of other methods will be run.")
+
+    found = run_comparison(options, on_cell=print_cell, on_refused=report_refused, record_options=True)
     for row, reason in sorted(found.refused.items()):
-        say(f"{' '.join(filter(None, row))} could not be run: {reason}")
+        say(f"{_name(row)} could not be run{': ' + reason if row not in reported else ', as reported above.'}")
     typer.echo("\n".join(verdict(found)))
     say(f"page: {options.out / PAGE}")
+
+
+def _name(row: Row) -> str:
+    return " ".join(filter(None, row))
 
 
 app = single_command(compare, Compare, config=True, plugins=True)

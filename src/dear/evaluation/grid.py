@@ -42,11 +42,13 @@ def run_grid(
     on_cell: Callable[[int, CellResult], None] | None = None,
     on_step: Callable[[Metrics], None] | None = None,
     refused: dict[Cell, str] | None = None,
+    on_checked: Callable[[int], None] | None = None,
 ) -> list[CellResult]:
     """Run the cells that are not done yet; tables are written after every cell.
 
     What cannot work, a missing data set or an impossible choice, is refused before anything is written or trained.
     With `refused`, a cell that its method refuses does not end the grid: its sentence is put there instead.
+    `on_checked` is called with the number of cells to run, after these checks and before the first cell.
     """
     workspace = workspace or Workspace()
     check_ours(options.out, "grid", resume=options.resume, overwrite=options.overwrite)
@@ -55,6 +57,8 @@ def run_grid(
     with locked(options.out, "grid"):
         check_ours(options.out, "grid", resume=options.resume, overwrite=options.overwrite)  # one may just have ended
         _prepare(options.out, overwrite=options.overwrite)
+        if on_checked:
+            on_checked(len(cells))
         found = _run_and_write(cells, options, workspace, on_cell, on_step, refused)
         shutil.rmtree(options.out / OLD, ignore_errors=True)
     return found

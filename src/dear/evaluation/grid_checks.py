@@ -13,6 +13,7 @@ from dear.errors import REFUSALS, ConfigError, DataError
 from dear.evaluation.cell_run import tested
 from dear.evaluation.cells import Cell, fit_options
 from dear.methods.parts.class_identity import shares_classes
+from dear.methods.registry import get_method
 from dear.model.model import Model
 from dear.options.parts import Bench
 
@@ -57,6 +58,8 @@ def check_methods(
 ) -> list[Cell]:
     """The cells that can be run: every variant of a method is built once, and given classes that it will be tested on.
 
+    A variant that names other models by data set, seed or shots is built for each of them, since one may be missing.
+
     With `refused`, what a method refuses is put there instead of being raised, unless nothing is left to run.
     """
     clip = workspace.clip(str(options.clip), options.pretrained, options.device)
@@ -66,7 +69,7 @@ def check_methods(
         clip.text.tokenize(dataset.classes(dataset.names_in(labels)).prompts())
     first: dict[Any, Cell] = {}
     for cell in cells:
-        first.setdefault((cell.method, cell.choices), cell)
+        first.setdefault(_built_as(cell), cell)
     reasons: dict[Any, str] = {}
     for key, cell in first.items():
         try:
@@ -77,10 +80,17 @@ def check_methods(
             if refused is None or len(reasons) == len(first) - 1:
                 raise
             reasons[key] = str(error)
-    refusals = {cell: reasons[cell.method, cell.choices] for cell in cells if (cell.method, cell.choices) in reasons}
+    refusals = {cell: reasons[_built_as(cell)] for cell in cells if _built_as(cell) in reasons}
     if refused is not None:
         refused |= refusals
     return [cell for cell in cells if cell not in refusals]
+
+
+def _built_as(cell: Cell) -> tuple[Any, ...]:
+    """The same for cells whose methods are built in the same way."""
+    companions = get_method(cell.method).needs.companions
+    differs = any("{" in str(value) for name, value in cell.choices if name in companions)
+    return cell.method, cell.choices, *((cell.data, cell.seed, cell.shots) if differs else ())
 
 
 def _try_classes(cell: Cell, model: Model, options: Bench, workspace: Workspace) -> None:

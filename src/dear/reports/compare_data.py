@@ -19,6 +19,8 @@ from dear.methods.recipe import Case, resolve
 from dear.methods.registry import get_method
 
 NOTHING = "nothing"
+NOISE = 1e-9
+"""Means that differ by less are equal: their numbers were summed in another order."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,7 @@ class Comparison:
         """The methods, best first; incomplete ones are last."""
 
         def key(row: Row) -> tuple[bool, float, Row]:
-            stat = self.mean(row, self.main)
-            return not self.is_complete(row), -stat.mean if stat else 0.0, row
+            return not self.is_complete(row), -round(self.value(row, self.main), 9), row
 
         return tuple(sorted(self.summary.rows, key=key))
 
@@ -72,6 +73,11 @@ class Comparison:
         average = self.summary.average(row, column)
         return average.stat if average else None
 
+    def value(self, row: Row, column: str) -> float:
+        """The mean as a number, 0 without any result."""
+        stat = self.mean(row, column)
+        return stat.mean if stat else 0.0
+
     @cached_property
     def pairs(self) -> dict[str, list[MethodPair]]:
         """All pairs of complete rows, by column."""
@@ -87,15 +93,29 @@ class Comparison:
                 return one._replace(first=first, second=second, test=test)
         raise KeyError((first, second))
 
+    def leaders(self, column: str) -> list[Row]:
+        """The complete rows with the highest mean: several if they tie, in the order of the table."""
+        return highest({row: self.value(row, column) for row in self.complete})
+
     def best(self, column: str) -> Row:
-        """The complete row with the highest mean."""
-        return max(self.complete, key=lambda row: stat.mean if (stat := self.mean(row, column)) else 0.0)
+        """The complete row with the highest mean; the first one of a tie."""
+        return self.leaders(column)[0]
+
+    @cached_property
+    def places(self) -> dict[Row, int]:
+        """Each row's rank by the main column; complete rows that tie share one, and the next rank is left out."""
+        found: dict[Row, int] = {}
+        for position, row in enumerate(self.rows, start=1):
+            before = self.rows[position - 2] if position > 1 else row
+            shared = row in self.complete and abs(self.value(before, self.main) - self.value(row, self.main)) < NOISE
+            found[row] = found.get(before, position) if shared else position
+        return found
 
     def tied(self, column: str) -> list[Row]:
         """The rows that are not significantly different from the best one, best first."""
         best = self.best(column)
         others = [row for row in self.complete if row != best and not self.pair(column, best, row).differs]
-        return sorted(others, key=lambda row: -(stat.mean if (stat := self.mean(row, column)) else 0.0))
+        return sorted(others, key=lambda row: -self.value(row, column))
 
     def gaps(self, column: str) -> list[Gap]:
         """The difference of every complete row to the best one."""
@@ -171,10 +191,10 @@ class Comparison:
     @property
     def records(self) -> list[dict[str, Any]]:
         """One flat record per method, for `pandas.DataFrame`."""
-        return [self._record(rank, row) for rank, row in enumerate(self.rows, start=1)]
+        return [self._record(row) for row in self.rows]
 
-    def _record(self, rank: int, row: Row) -> dict[str, Any]:
-        record: dict[str, Any] = {"place": rank, "method": row.method, "variant": row.variant}
+    def _record(self, row: Row) -> dict[str, Any]:
+        record: dict[str, Any] = {"place": self.places[row], "method": row.method, "variant": row.variant}
         for column in self.columns:
             stat = self.mean(row, column)
             record[f"{self.name(column)}_mean"] = stat and round(stat.mean, 6)
@@ -231,6 +251,12 @@ def make_comparison(results: Sequence[CellResult], refused: Mapping[Row, str]) -
         by_row.setdefault(Row(cell.method, cell.variant), []).append(cell)
     summary = summarise(section, cells)
     return Comparison(section, summary, {row: tuple(found) for row, found in by_row.items()}, dict(refused))
+
+
+def highest(values: Mapping[Row, float]) -> list[Row]:
+    """The rows with the highest value, in their order; values that differ by rounding only are equal."""
+    most = max(values.values())
+    return [row for row, value in values.items() if most - value < NOISE]
 
 
 def _short(value: float) -> float:

@@ -15,7 +15,7 @@ from dear.evaluation.summary import Row
 from dear.evaluation.tables import no_formula
 from dear.reports.compare_data import Comparison, known, label
 from dear.reports.compare_words import goal, many, verdict
-from dear.reports.method_charts import Mark, Point, difference_chart, interval_chart, scatter_chart
+from dear.reports.method_charts import NAMED, Mark, Point, difference_chart, interval_chart, scatter_chart
 from dear.reports.page_sections import Figure, PageSection, Table, Value, report_page
 from dear.storage import markdown
 from dear.storage.files import write_atomic
@@ -25,6 +25,10 @@ FILES = (PAGE, TEXT, ROWS, JSON, PAIRS)
 HEADS = {"base": "base", "novel": "novel", "hm": "HM"}
 PROTOCOLS = {"base-to-novel": "base-to-novel", "few-shot": "few-shot learning"}
 ROLE_MAP = "a role map"
+BESIDE_INTERVALS = (
+    " The test is corrected for the number of pairs and the intervals are not, so the interval of a blue dot may "
+    "exclude zero."
+)
 COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("parameters", "trained parameters", lambda value: f"{value:,.0f}"),
     ("seconds", "seconds per training with tests", lambda value: f"{value:,.1f}"),
@@ -112,12 +116,12 @@ def _results(comparison: Comparison) -> PageSection:
         comparison.main,
         *comparison.columns[:-1],
     )  # what a narrow screen shows first is what methods are ordered by
-    for rank, row in enumerate(comparison.rows, start=1):
+    for row in comparison.rows:
         marks = [notes.setdefault(text, _letter(len(notes))) for text in comparison.footnotes(row)]
         name = label(row) + "".join(f" [{mark}]" for mark in marks)
         numbers = [comparison.mean(row, column) for column in ordered]
         costs = [_cost_text(comparison, row, field, show) for field, _, show in COSTS]
-        rows.append((str(rank), name, *numbers, *costs))
+        rows.append((str(comparison.places[row]), name, *numbers, *costs))
     heads = [_head(comparison, column) for column in ordered]
     table = Table(("", "method", *heads, *(what for _, what, _ in COSTS)), tuple(rows), words=2)
     texts = [
@@ -135,6 +139,8 @@ def _results(comparison: Comparison) -> PageSection:
         )
     if comparison.section.recipe == "shared":
         texts.append("A shared recipe compares the methods themselves, not what each can reach with its own recipe.")
+    if len(set(comparison.places.values())) < len(comparison.rows):
+        texts.append("Methods with the same rank tie: their stored means are equal, not only as printed.")
     texts += [f"All methods were trained with {text}." for text in comparison.unlike_all]
     texts += [f"[{mark}] {text}." for text, mark in notes.items()]
     if any(ROLE_MAP in text for text in notes):
@@ -152,16 +158,19 @@ def _results(comparison: Comparison) -> PageSection:
 def _differences(comparison: Comparison) -> PageSection:
     column = comparison.main
     best, what = comparison.best(column), goal(comparison, column)[1]
+    has = "has" if len(comparison.leaders(column)) == 1 else "ties with others for"
     near = {best, *comparison.tied(column)}
     gaps = sorted(comparison.gaps(column), key=lambda one: (-one.difference, one.row))
     marks = [Mark(label(one.row), one.difference, one.low, one.high, one.row in near) for one in gaps]
-    head = _head(comparison, column)
+    head, intervals = _head(comparison, column), comparison.results_per_pair > 1
     figures = [
         Figure(
             "behind",
             "behind the best",
             interval_chart(
-                f"{head}: difference to {label(best)}", marks, x_title="points, mean and 95 % interval over results"
+                f"{head}: difference to {label(best)}",
+                marks,
+                x_title="points, mean and 95 % interval over results" if intervals else "points, one result",
             ),
         )
     ]
@@ -176,14 +185,13 @@ def _differences(comparison: Comparison) -> PageSection:
         for one in (column, *(other for other in comparison.columns if other != column))
     ]
     notes = (
-        f"First chart, blue filled dots: not significantly different from {label(best)}, which has the highest {what}. "
-        f"Grey hollow dots: significantly behind. The test is corrected for the number of pairs and the intervals are "
-        f"not, so the interval of a blue dot may exclude zero.",
+        f"First chart, blue filled dots: not significantly different from {label(best)}, which {has} the highest "
+        f"{what}. Grey hollow dots: significantly behind.{BESIDE_INTERVALS if intervals else ''}",
         "Other charts: each number is the mean difference, row minus column, in points; columns have the numbers of "
         "the rows. Bold on blue: the row is significantly better. Bold on red: it is significantly worse. Grey: not "
         "significantly different.",
-        f"Test: Wilcoxon's signed-rank test (exact, two-sided) on the {comparison.results_per_pair} results, one per "
-        f"data set and seed, that two methods have in common. Holm's correction is for the "
+        f"Test: Wilcoxon's signed-rank test (exact, two-sided) on the {many(comparison.results_per_pair, 'result')}, "
+        f"one per data set and seed, that two methods have in common. Holm's correction is for the "
         f"{len(comparison.pairs[column])} pairs of each chart, at 5 %. Seeds of one data set are alike, so the tests "
         f"say less about other data sets than about these. All pairs with their p values: {PAIRS}.",
         "Differences are means over single results. The HM in the table above is computed from mean accuracies, so its "
@@ -231,8 +239,8 @@ def _cost(comparison: Comparison) -> PageSection:
     figures = []
     for field, what, _ in COSTS:
         points = [
-            Point(label(row), str(place), cost, stat.mean)
-            for place, row in enumerate(comparison.complete, start=1)
+            Point(label(row), str(comparison.places[row]), cost, stat.mean)
+            for row in comparison.complete
             if (cost := getattr(comparison.effort[row], field)) is not None
             and (stat := comparison.mean(row, comparison.main))
         ]
@@ -241,7 +249,7 @@ def _cost(comparison: Comparison) -> PageSection:
             chart = scatter_chart(f"{head} against {what}", points, x_title=f"{what} (logarithmic)", y_title=head)
             figures.append(Figure(f"cost-{field}", what, chart))
     notes = ["Blue, filled and joined: no other method is both cheaper and better. Better methods are up and left."]
-    if any(len(figure.svg) for figure in figures) and len(comparison.complete) > 10:
+    if figures and len(comparison.complete) > NAMED:
         notes.append("Numbers are ranks in the table of results; hover over a dot to see its name.")
     return PageSection("cost", "Cost against accuracy", figures=tuple(figures), notes=tuple(notes))
 

@@ -9,12 +9,17 @@ from dear.data.families import WORLD
 from dear.evaluation.pairwise import LEVEL
 from dear.evaluation.statistics import smallest_p
 from dear.evaluation.summary import Row
-from dear.reports.compare_data import Comparison, label
+from dear.reports.compare_data import Comparison, highest, label
 
 MOST_NAMES = 5
 MOST_OF_THE_GAIN, SOME_OF_THE_GAIN = 0.9, 1 / 3
 FAR = 2.0
 """A method at least this many points below plain CLIP is mentioned, even if the difference is not significant."""
+CHEAPEST = (
+    ("parameters", "trains the fewest parameters", "tie for the fewest parameters"),
+    ("seconds", "takes the least time", "tie for the least time"),
+)
+"""Costs, and what is said of the one method with the least, or of several."""
 GOALS = {
     "hm": ("For trained and new classes together", "HM (harmonic mean of base and novel accuracy)"),
     "base": ("For the trained classes alone", "base accuracy"),
@@ -36,14 +41,15 @@ def verdict(comparison: Comparison) -> list[str]:
 
 def _too_few(comparison: Comparison, columns: Sequence[str]) -> str:
     """The only sentence if there are too few results for any significant difference."""
-    highest = []
+    leading = []
     for one in columns:
-        best, what = comparison.best(one), goal(comparison, one)[1].partition(" (")[0]
-        highest.append(f"{label(best)} in {what} ({_mean(comparison, best, one):.1f} %)")
+        first, what = comparison.leaders(one), goal(comparison, one)[1].partition(" (")[0]
+        tie = " tie" if len(first) > 1 else ""
+        leading.append(f"{_names(first)}{tie} in {what} ({comparison.value(first[0], one):.1f} %)")
     return (
         f"These results are too few to recommend a method: {_compared(comparison)}, and with this number of results no "
         f"difference between {len(comparison.complete)} methods can be significant, however large it is. "
-        f"Add data sets or seeds. Highest numbers: {', '.join(highest)}."
+        f"Add data sets or seeds. Highest numbers: {'; '.join(leading)}."
     )
 
 
@@ -63,23 +69,25 @@ def goal(comparison: Comparison, column: str) -> tuple[str, str]:
 
 def _goal(comparison: Comparison, column: str) -> str:
     purpose, what = goal(comparison, column)
-    best, tied = comparison.best(column), comparison.tied(column)
-    second = max((row for row in comparison.complete if row != best), key=lambda row: _mean(comparison, row, column))
-    score = f"{_mean(comparison, best, column):.1f} %"
+    if len(first := comparison.leaders(column)) > 1:
+        return f"{purpose}, {_tie(comparison, column, first)}"
+    best, tied = first[0], comparison.tied(column)
+    second = max((row for row in comparison.complete if row != best), key=lambda row: comparison.value(row, column))
+    score = f"{comparison.value(best, column):.1f} %"
     if not tied:
-        lead = _mean(comparison, best, column) - _mean(comparison, second, column)
+        lead = comparison.value(best, column) - comparison.value(second, column)
         return (
             f"{purpose}, use {label(best)}: its {what} of {score} is the highest, {lead:.1f} points above "
             f"{label(second)}, and significantly better than that of every other method."
         )
     wins = {row: _beaten(comparison, column, row) for row in (best, *tied)}
-    surest = max(wins, key=lambda row: (wins[row], _mean(comparison, row, column)))
+    surest = max(wins, key=lambda row: (wins[row], comparison.value(row, column)))
     shown = "not significantly better than any other method"
     if wins[best]:
         others = f"{wins[best]} of the {len(comparison.complete) - 1} others"
         shown = f"significantly better than {others}, but not than {_not_beaten(comparison, column, tied)}"
     sure = (
-        f"; {label(surest)} ({_mean(comparison, surest, column):.1f}) is the safer choice, significantly better than "
+        f"; {label(surest)} ({comparison.value(surest, column):.1f}) is the safer choice, significantly better than "
         f"{wins[surest]}"
         if wins[surest] > wins[best]
         else ""
@@ -89,10 +97,32 @@ def _goal(comparison: Comparison, column: str) -> str:
     return f"{purpose}, {label(best)} has the highest {what}: {score}. It is {shown}{sure}.{choice}{caution}"
 
 
+def _tie(comparison: Comparison, column: str, first: Sequence[Row]) -> str:
+    """Methods that share the highest mean, and how many others are significantly worse than each of them."""
+    what, score = goal(comparison, column)[1], f"{comparison.value(first[0], column):.1f} %"
+    others = [row for row in comparison.complete if row not in first]
+    worse = [row for row in others if all(_is_better(comparison, column, one, row) for one in first)]
+    shown = f"{len(worse)} of the {len(others)} others {'is' if len(worse) == 1 else 'are'}"
+    shown = "no other method is" if not worse else "every other method is" if worse == others else shown
+    rest = f"; {shown} significantly worse than each of them" if others else ""
+    alike = [*first, *(row for row in comparison.tied(column) if row not in first)]
+    choice = _choice(comparison, alike) if column == comparison.main else ""
+    return f"{_names(first)} tie at {score} in {what}{rest}.{choice}"
+
+
+def _is_better(comparison: Comparison, column: str, row: Row, other: Row) -> bool:
+    """Whether a row is significantly better than another one."""
+    pair = comparison.pair(column, row, other)
+    return pair.differs and pair.test.difference > 0
+
+
+def _names(rows: Sequence[Row]) -> str:
+    return names_of([label(row) for row in rows])
+
+
 def _beaten(comparison: Comparison, column: str, row: Row) -> int:
     """Number of methods that a row is significantly better than."""
-    pairs = [comparison.pair(column, row, other) for other in comparison.complete if other != row]
-    return sum(pair.differs and pair.test.difference > 0 for pair in pairs)
+    return sum(_is_better(comparison, column, row, other) for other in comparison.complete if other != row)
 
 
 def _not_beaten(comparison: Comparison, column: str, tied: Sequence[Row]) -> str:
@@ -100,24 +130,26 @@ def _not_beaten(comparison: Comparison, column: str, tied: Sequence[Row]) -> str
     learned = [row for row in comparison.complete if row not in (comparison.plain, comparison.best(column))]
     if len(tied) > MOST_NAMES and set(tied) == set(learned):
         return "any other method that was trained"
-    return names_of([f"{label(row)} ({_mean(comparison, row, column):.1f})" for row in tied])
+    return names_of([f"{label(row)} ({comparison.value(row, column):.1f})" for row in tied])
 
 
 def _choice(comparison: Comparison, rows: Sequence[Row]) -> str:
     """Choose by cost among rows that are not significantly different; rows with little gain are left out."""
     column, plain = comparison.main, comparison.plain
-    base = _mean(comparison, plain, column) if plain else 0.0
-    enough = base + SOME_OF_THE_GAIN * (_mean(comparison, rows[0], column) - base) if plain else 0.0
-    rows = [row for row in rows if row != plain and _mean(comparison, row, column) >= enough]
-    cheapest: dict[Row, list[str]] = {}
-    for field, what in (("parameters", "trains the fewest parameters"), ("seconds", "takes the least time")):
-        costs = {row: value for row in rows if (value := getattr(comparison.effort[row], field)) is not None}
+    base = comparison.value(plain, column) if plain else 0.0
+    enough = base + SOME_OF_THE_GAIN * (comparison.value(rows[0], column) - base) if plain else 0.0
+    rows = [row for row in rows if row != plain and comparison.value(row, column) >= enough]
+    cheapest: dict[tuple[Row, ...], list[str]] = {}
+    for field, one, several in CHEAPEST:
+        costs = {row: -value for row in rows if (value := getattr(comparison.effort[row], field)) is not None}
         if len(costs) > 1 and len(set(costs.values())) > 1:
-            cheapest.setdefault(min(costs, key=lambda row: (costs[row], row)), []).append(what)
+            least = tuple(highest(costs))
+            cheapest.setdefault(least, []).append(several if len(least) > 1 else one)
     if not cheapest:
         return ""
     names = [
-        f"{label(row)} ({_mean(comparison, row, column):.1f}) {' and '.join(what)}" for row, what in cheapest.items()
+        f"{names_of([f'{label(row)} ({comparison.value(row, column):.1f})' for row in least])} {' and '.join(what)}"
+        for least, what in cheapest.items()
     ]
     which = "Of these" if plain is None else "Of these, among methods with at least a third of its gain over plain CLIP"
     return f" {which}, {' and '.join(names)}."
@@ -134,7 +166,7 @@ def _against_plain(comparison: Comparison) -> str:
     better = [row for row in others if pairs[row].differs and pairs[row].test.difference > 0]
     worse = [row for row in others if pairs[row].differs and pairs[row].test.difference < 0]
     where = "on new classes" if column == "novel" else f"in {goal(comparison, column)[1]}"
-    baseline = f"plain CLIP ({_mean(comparison, plain, column):.1f} %) {where}"
+    baseline = f"plain CLIP ({comparison.value(plain, column):.1f} %) {where}"
     if not better and not worse:
         return f"No method is significantly different from {baseline}."
     above = f"{len(better)} of {len(others)} methods" if better else "No method"
@@ -146,8 +178,8 @@ def _against_plain(comparison: Comparison) -> str:
     undecided = [row for row in others if row not in (*better, *worse)]
     if not undecided:
         return f"{sentence}."
-    lowest = min(undecided, key=lambda row: _mean(comparison, row, column))
-    below = _mean(comparison, plain, column) - _mean(comparison, lowest, column)
+    lowest = min(undecided, key=lambda row: comparison.value(row, column))
+    below = comparison.value(plain, column) - comparison.value(lowest, column)
     though = f", though {label(lowest)} is {below:.1f} points below it on average" if below >= FAR else ""
     return f"{sentence}; the others are not significantly different from it{though}."
 
@@ -158,18 +190,18 @@ def _cheap(comparison: Comparison) -> str:
     best = comparison.best(main)
     if plain is None or best == plain:
         return ""
-    base, gain = _mean(comparison, plain, main), _mean(comparison, best, main) - _mean(comparison, plain, main)
+    base, gain = comparison.value(plain, main), comparison.value(best, main) - comparison.value(plain, main)
     enough = [
         row
         for row in comparison.complete
         if row != plain
         and comparison.effort[row].parameters
-        and _mean(comparison, row, main) - base >= MOST_OF_THE_GAIN * gain
+        and comparison.value(row, main) - base >= MOST_OF_THE_GAIN * gain
     ]
     costs = {row: comparison.effort[row].parameters or 0.0 for row in enough}
     if gain <= 0 or len(costs) < 2 or (least := min(costs, key=lambda row: (costs[row], row))) == best:
         return ""
-    share = 100 * (_mean(comparison, least, main) - base) / gain
+    share = 100 * (comparison.value(least, main) - base) / gain
     return (
         f"If size matters, {label(least)} reaches {share:.0f} % of the best method's gain over plain CLIP with "
         f"{costs[least]:,.0f} trained parameters instead of {costs.get(best, 0):,.0f}."
@@ -178,20 +210,18 @@ def _cheap(comparison: Comparison) -> str:
 
 def _by_data(comparison: Comparison) -> str:
     """The number of data sets on which each method is the best."""
-    sets = comparison.summary.averaged
-    firsts: Counter[Row] = Counter()
+    sets, main = comparison.summary.averaged, comparison.main
+    first = []
     for name in sets:
-        stats = {
-            row: stat.mean
-            for row in comparison.complete
-            if (stat := comparison.summary.stat(row, name, comparison.main))
-        }
-        if stats:
-            firsts[max(stats, key=lambda row: stats[row])] += 1
-    if len(firsts) < 2:
+        stats = {row: stat.mean for row in comparison.complete if (stat := comparison.summary.stat(row, name, main))}
+        first += [highest(stats)] if stats else []
+    if all(rows == first[0] for rows in first):
         return ""
-    wins = [f"{label(row)} on {times}" for row, times in firsts.most_common()]
-    return f"The best method differs by data set: of {many(len(sets), 'data set')}, {names_of(wins)}."
+    wins = Counter(row for rows in first for row in rows)
+    names = [f"{label(row)} on {times}" for row, times in wins.most_common()]
+    ties = sum(len(rows) > 1 for rows in first)
+    note = f" ({many(ties, 'tie')}, counted for each of the methods that tie)" if ties else ""
+    return f"The best method differs by data set: of {many(len(sets), 'data set')}, {names_of(names)}{note}."
 
 
 def _certainty(comparison: Comparison) -> str:
@@ -228,8 +258,3 @@ def names_of(names: Sequence[str]) -> str:
 def many(number: int, what: str) -> str:
     """A number with its noun, in the singular or plural."""
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _mean(comparison: Comparison, row: Row, column: str) -> float:
-    stat = comparison.mean(row, column)
-    return stat.mean if stat else 0.0

@@ -15,6 +15,13 @@ BETTER, WORSE, SAME = "#b9d3f5", "#f5c3cb", "#eef1f4"
 NAMED = 10
 """Up to this number, points are labelled with names, otherwise with numbers."""
 
+DOT = 4
+"""Radius of a dot in pixels."""
+AWAY = (8, 16, 24, 36, 48, 64, 80)
+"""Distances of a label from its dot in pixels, the preferred one first."""
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom of a rectangle."""
+
 
 class Mark(NamedTuple):
     """A row of an interval chart."""
@@ -53,7 +60,8 @@ def interval_chart(title: str, marks: Sequence[Mark], *, x_title: str, width: in
         parts.append(svg_text(x(tick), bottom + 16, label, anchor="middle", fill=LIGHT))
     for place, mark in enumerate(marks):
         y, ink = top + tall * (place + 0.5), STRONG if mark.strong else WEAK
-        hint = f"{mark.label}: {mark.value:+.2f} ({mark.low:+.2f} to {mark.high:+.2f})"
+        ends = f" ({mark.low:+.2f} to {mark.high:+.2f})" if mark.low < mark.high else ""
+        hint = f"{mark.label}: {mark.value:+.2f}{ends}"
         parts.append(svg_text(left - 8, y + 4, mark.label, anchor="end"))
         parts.append(
             f'<line x1="{x(mark.low):.1f}" y1="{y:.1f}" x2="{x(mark.high):.1f}" y2="{y:.1f}" stroke="{ink}" '
@@ -89,7 +97,7 @@ def scatter_chart(
     if len(front) > 1:
         joined = " ".join(f"{x(one.x):.1f},{y(one.y):.1f}" for one in front)
         parts.append(f'<polyline fill="none" stroke="{STRONG}" stroke-width="1" points="{joined}"/>')
-    taken: list[tuple[float, float, float, float]] = []
+    taken = [(x(one.x) - DOT, y(one.y) - DOT, x(one.x) + DOT, y(one.y) + DOT) for one in points]
     for one in sorted(points, key=lambda one: one not in front):
         ink = STRONG if one in front else WEAK
         parts.append(_dot(x(one.x), y(one.y), ink, f"{one.name}: {one.x:,.6g}; {one.y:.2f}"))
@@ -181,38 +189,45 @@ def _short(value: float) -> str:
 def _dot(x: float, y: float, ink: str, hint: str) -> str:
     """A dot: filled if it is strong, else hollow, so that it can be recognised without colours."""
     look = f'fill="{ink}"' if ink == STRONG else f'fill="#fff" stroke="{ink}" stroke-width="2"'
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" {look}><title>{escape(hint)}</title></circle>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{DOT}" {look}><title>{escape(hint)}</title></circle>'
 
 
-def _label(
-    text: str,
-    x: float,
-    y: float,
-    frame: tuple[float, float, float, float],
-    taken: list[tuple[float, float, float, float]],
-) -> str:
-    """The label of a point, at the first of eight positions that is free and within the frame."""
+def _label(text: str, x: float, y: float, frame: Box, taken: list[Box]) -> str:
+    """The label of a point at the nearest position that is free and within the frame, joined to the dot if it is far.
+
+    If no position is free, the one that covers the fewest dots and labels is used. The box of the label is added to
+    `taken`.
+    """
     wide = LETTER * len(text)
+    inside = [box for away in AWAY for box in _around(x, y, wide, away) if _within(box, frame)]
+    boxes = inside or _around(x, y, wide, AWAY[0])
+    box = min(boxes, key=lambda one: sum(_overlap(one, other) for other in taken))  # the first one of equals
+    taken.append(box)
+    label = svg_text(box[0], box[3] - 2, text)
+    near_x, near_y = min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3])
+    if math.hypot(near_x - x, near_y - y) <= 2 * AWAY[0]:
+        return label
+    return f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{near_x:.1f}" y2="{near_y:.1f}" stroke="{WEAK}"/>{label}'
+
+
+def _around(x: float, y: float, wide: float, away: float) -> list[Box]:
+    """Boxes of a label around a point: right, left, above, below, and in the corners."""
     sides = (
-        (8, 4),
-        (-8 - wide, 4),
-        (-wide / 2, -8),
-        (-wide / 2, 17),
-        (8, -8),
-        (8, 16),
-        (-8 - wide, -8),
-        (-8 - wide, 16),
+        (away, 4),
+        (-away - wide, 4),
+        (-wide / 2, -away),
+        (-wide / 2, away + 9),
+        (away, -away),
+        (away, away + 8),
+        (-away - wide, -away),
+        (-away - wide, away + 8),
     )
-    boxes = [(x + dx, y + dy - 10, x + dx + wide, y + dy + 2) for dx, dy in sides]
-    free = [box for box in boxes if _within(box, frame) and not any(_overlap(box, other) for other in taken)]
-    box = (free or [one for one in boxes if _within(one, frame)] or boxes)[0]
-    taken += [box, (x - 4, y - 4, x + 4, y + 4)]
-    return svg_text(box[0], box[3] - 2, text)
+    return [(x + dx, y + dy - 10, x + dx + wide, y + dy + 2) for dx, dy in sides]
 
 
-def _within(box: tuple[float, float, float, float], frame: tuple[float, float, float, float]) -> bool:
+def _within(box: Box, frame: Box) -> bool:
     return box[0] >= frame[0] and box[1] >= frame[1] and box[2] <= frame[2] and box[3] <= frame[3]
 
 
-def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+def _overlap(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

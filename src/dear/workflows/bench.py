@@ -15,6 +15,7 @@ from dear.evaluation.cells import Cell, make_cells
 from dear.evaluation.defaults import backbone_for, broad_set, default_data
 from dear.evaluation.grid import run_grid
 from dear.evaluation.results import CellResult, Protocol
+from dear.evaluation.summary import Row
 from dear.evaluation.tables import to_text
 from dear.methods.registry import list_methods
 from dear.options.keywords import BenchOptions
@@ -32,6 +33,7 @@ PROTOCOLS: dict[str, type[Bench]] = {
 """The options of each protocol."""
 
 OnCell = Callable[[int, int, CellResult], None]
+OnRefused = Callable[[dict[Row, str], int], None]
 
 
 class Benched(NamedTuple):
@@ -39,6 +41,11 @@ class Benched(NamedTuple):
 
     results: list[CellResult]
     refused: dict[Cell, str]
+
+    @property
+    def reasons(self) -> dict[Row, str]:
+        """Why a method or a variant of it could not be run, at least on some data sets."""
+        return {Row(cell.method, cell.variant): why for cell, why in self.refused.items()}
 
     def table(self, width: int = 80) -> str:
         """The results as a text table."""
@@ -85,6 +92,7 @@ def run_bench(
     workspace: Workspace | None = None,
     on_cell: OnCell | None = None,
     on_step: Callable[[Metrics], None] | None = None,
+    on_refused: OnRefused | None = None,
     refuse: bool = True,
     record_options: bool = False,
 ) -> Benched:
@@ -96,6 +104,8 @@ def run_bench(
         workspace: what is open already.
         on_cell: called with the number of cells done, the number of all, and the cell's result.
         on_step: called with every step's metrics.
+        on_refused: called before the first cell if some cannot be run, with their reasons by method and variant, and
+            the number of cells that will be run.
         refuse: raise the error of a cell that its method refuses; otherwise it is listed in `refused`.
         record_options: write OUT/config.yaml, which repeats the grid with --config.
     """
@@ -103,11 +113,20 @@ def run_bench(
     cells, decided = plan_cells(protocol, options)
     record = once(partial(write_config, options.out, options, clip=decided.clip, pretrained=decided.pretrained))
 
+    refused: dict[Cell, str] = {}
+    total = len(cells)
+
+    def after_checks(count: int) -> None:
+        nonlocal total
+        total = count
+        if refused and on_refused is not None:
+            on_refused(Benched([], refused).reasons, count)
+
     def after_cell(done: int, result: CellResult) -> None:
         if record_options:
             record()
         if on_cell is not None:
-            on_cell(done, len(cells), result)
+            on_cell(done, total, result)
 
     def after_step(metrics: Metrics) -> None:
         if record_options:
@@ -115,7 +134,6 @@ def run_bench(
         if on_step is not None:
             on_step(metrics)
 
-    refused: dict[Cell, str] = {}
     results = run_grid(
         cells,
         decided,
@@ -123,6 +141,7 @@ def run_bench(
         on_cell=after_cell,
         on_step=after_step,
         refused=None if refuse else refused,
+        on_checked=after_checks,
     )
     return Benched(results, refused)
 

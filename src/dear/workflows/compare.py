@@ -9,13 +9,12 @@ from typing import Any, Unpack
 from dear.engine.loop import Metrics
 from dear.errors import ConfigError, option
 from dear.evaluation.defaults import backbone_for, broad_set, default_data
-from dear.evaluation.summary import Row
 from dear.options.keywords import CompareOptions
 from dear.options.parts import Compare, Training
 from dear.reports.compare_data import Comparison, make_comparison
 from dear.reports.compare_page import PAGE, write_comparison
 from dear.reports.compare_words import verdict
-from dear.workflows.bench import OnCell, grid_options, run_bench
+from dear.workflows.bench import OnCell, OnRefused, grid_options, run_bench
 
 __all__ = ["PAGE", "compare", "run_comparison", "verdict"]
 
@@ -63,9 +62,13 @@ def run_comparison(
     *,
     on_cell: OnCell | None = None,
     on_step: Callable[[Metrics], None] | None = None,
+    on_refused: OnRefused | None = None,
     record_options: bool = False,
 ) -> Comparison:
-    """Compare as the options say: what `dear.compare` and `dear compare` do."""
+    """Compare as the options say: what `dear.compare` and `dear compare` do.
+
+    `on_refused` is called before the first cell if some methods cannot be run; see `run_bench`.
+    """
     if options.protocol == "base-to-novel" and len(set(options.shots)) > 1:
         raise ConfigError(f"base-to-novel compares methods with one number of shots: {option(shots=16)}.")
     if options.data is None:
@@ -73,9 +76,14 @@ def run_comparison(
         names = default_data("few-shot", broad_set(name), None)  # without shifted variants, for both protocols
         options = options.model_copy(update={"data": tuple(names)})
     found = run_bench(
-        options.protocol, options, on_cell=on_cell, on_step=on_step, refuse=False, record_options=record_options
+        options.protocol,
+        options,
+        on_cell=on_cell,
+        on_step=on_step,
+        on_refused=on_refused,
+        refuse=False,
+        record_options=record_options,
     )
-    reasons = {Row(cell.method, cell.variant): why for cell, why in found.refused.items()}
-    comparison = make_comparison(found.results, reasons)
+    comparison = make_comparison(found.results, found.reasons)
     write_comparison(options.out, comparison)
     return comparison
