@@ -95,7 +95,7 @@ FINDINGS: dict[str, str] = {
     "T3": "Numbers in the documentation had no cells, and some were stale.",
     "T4": "One page used two definitions of the harmonic mean.",
     "T5": "The base half was described as the first classes in sorted order.",
-    "T6": "A tie was reported as a win.",
+    "T6": "A tie of several methods was reported as a win.",
     "T7": "The seconds of a method depended on which method ran first.",
     "T8": "A comparison did not say which role map was used, nor where it came from.",
     "T9": "The mini paper did not say that pre-training had assigned the heads whose roles it finds.",
@@ -106,5 +106,5 @@ FINDINGS: dict[str, str] = {
     "T14": "A subclass of a published method was presented as the published method.",
     "T15": "A role map that resampling does not confirm was recommended for training.",
     "T16": "Groups of parameters had no weight decay of their own, and a discovery made no figure.",
-    "T17": "Charts had overlapping labels and intervals of one result, and progress stood still while images were read.",
+    "T17": "Charts had overlapping labels and intervals of one result, and progress stood still as images were read.",
 }
