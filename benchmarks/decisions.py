@@ -14,7 +14,7 @@ from statistics import mean
 
 from dear.evaluation.cells import Cell, make_cells
 from dear.evaluation.grid import run_grid
-from dear.evaluation.results import CellResult
+from dear.evaluation.results import CellResult, harmonic_mean
 from dear.options.parts import Bench
 
 DATA = ("textures", "blooms", "things", "places", "emblems", "scenes", "broad")
@@ -38,12 +38,21 @@ def cells_of(seeds: list[int], factors: list[str]) -> list[Cell]:
 
 
 def row(name: str, results: list[CellResult]) -> str:
-    """Mean over sets and seeds; HM is the mean of the cells' own."""
-    base, novel = (mean(r.reading(r.score(half)) for r in results) for half in ("base", "novel"))
-    hm = mean(r.harmonic_mean() for r in results)
-    by_cls = mean(r.harmonic_mean("decoupled" if "decoupled" in r.readout_names else None) for r in results)
+    """Mean over sets and seeds; HM is that of the mean base and the mean novel accuracy."""
+    base, novel = halves(results)
+    hm, by_cls = harmonic_mean(base, novel), harmonic_mean(*halves(results, "decoupled"))
     alpha = f"{mean(r.weights['cls'] for r in results):.3f}" if results[0].weights else ""
     return f"| {name} | {base:.2f} | {novel:.2f} | **{hm:.2f}** | {by_cls:.2f} | {alpha} |"
+
+
+def halves(results: list[CellResult], readout: str | None = None) -> tuple[float, float]:
+    """Mean accuracy on base and on novel classes, by a readout where a method has it."""
+
+    def accuracy(one: CellResult, half: str) -> float:
+        return one.reading(one.score(half), readout if readout in one.readout_names else None)
+
+    base, novel = (mean(accuracy(one, half) for one in results) for half in ("base", "novel"))
+    return base, novel
 
 
 def main() -> None:

@@ -33,6 +33,8 @@ CONSTANT = Recipe(schedule="constant", warmup_epochs=0)
 NO_SCALER = torch.amp.GradScaler("cpu", enabled=False)
 GIVEN = ("param/", "input/", "buffer/", "teacher/", "lm/", "draw/")
 """What a file gives; everything else is compared."""
+TOLERANCE, UPDATE_TOLERANCE = 1e-4, 1e-6
+"""The usual ones: of everything, and of parameters after an update."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +291,7 @@ def difference(name: str, ours: Tensor, theirs: Tensor, case: Case) -> Differenc
     kind = "logits" if "logits" in name else kind
     if ours.shape != theirs.shape:
         raise ValueError(f"{name} is {tuple(ours.shape)}, but {tuple(theirs.shape)} in the file")
-    usual = {"step1": 1e-6, "step2": 1e-6}.get(kind, 1e-4)
+    usual = UPDATE_TOLERANCE if kind in ("step1", "step2") else TOLERANCE
     allowed = case.tolerance.get(name, case.tolerance.get(group, usual))
     errors = (ours.detach().double() - theirs.double()).abs()
     if isinstance(allowed, Tensor):  # in units of the strictest

@@ -12,6 +12,10 @@ from dear.evaluation.results import Backbone, CellResult, Protocol, RecipeKind, 
 from dear.evaluation.statistics import Stat, mean_and_std
 
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+HM_NOTE = (
+    "HM is the harmonic mean of the mean base and the mean novel accuracy, as published; its deviation is that of the "
+    "HM of each seed."
+)
 
 
 class DataAverage(NamedTuple):
@@ -60,28 +64,33 @@ class Summary:
 
     def stat(self, row: Row, data: str, column: str) -> Stat | None:
         """Mean and deviation over all finished seeds; None without any."""
-        numbers = [values[data, column] for values in self.values[row].values() if (data, column) in values]
-        return mean_and_std(numbers) if numbers else None
+        return self._over_seeds(row, (data,), column)
 
     def average(self, row: Row, column: str) -> DataAverage | None:
-        """Average over the row's data sets (only targets, if there are any), then over the seeds that have all.
-
-        The harmonic mean of a seed is computed from its average base and average novel accuracy, as in the paper.
-        """
+        """Average over the row's data sets (only targets, if there are any), then over the seeds that have all."""
         seeds = self.values[row].values()
         done = tuple(name for name in self.averaged if any((name, column) in values for values in seeds))
-        complete = [values for values in seeds if all((name, column) in values for name in done)]
-        if not done or not complete:
+        stat = self._over_seeds(row, done, column) if done else None
+        return stat and DataAverage(stat, done)
+
+    def _over_seeds(self, row: Row, data: Sequence[str], column: str) -> Stat | None:
+        """Mean over data sets, then mean and deviation over the seeds that have all of them; None without any.
+
+        HM is the harmonic mean of the mean base and the mean novel accuracy, as published. Its deviation is that of
+        the seeds' HMs, each computed from the seed's means over data sets.
+        """
+        complete = [values for values in self.values[row].values() if all((name, column) in values for name in data)]
+        if not complete:
             return None
 
-        def over_data(values: dict[tuple[str, str], float], column: str) -> float:
-            return fmean(values[name, column] for name in done)
+        def per_seed(one: str) -> list[float]:
+            return [fmean(values[name, one] for name in data) for values in complete]
 
-        if column == "hm":
-            per_seed = [harmonic_mean(over_data(values, "base"), over_data(values, "novel")) for values in complete]
-        else:
-            per_seed = [over_data(values, column) for values in complete]
-        return DataAverage(mean_and_std(per_seed), done)
+        if column != "hm":
+            return mean_and_std(per_seed(column))
+        base, novel = per_seed("base"), per_seed("novel")
+        deviation = mean_and_std(list(map(harmonic_mean, base, novel)))
+        return deviation._replace(mean=harmonic_mean(fmean(base), fmean(novel)))
 
     def seeds(self, row: Row, data: str | None, column: str) -> int:
         """Number of seeds behind an entry; `data` is None for the average."""

@@ -13,6 +13,7 @@ from dear.evaluation.paper_numbers import PaperNumber, paper_number, why_none
 from dear.evaluation.results import CellResult, Scores
 from dear.evaluation.statistics import Stat
 from dear.evaluation.summary import (
+    HM_NOTE,
     PROTOCOLS,
     Row,
     Section,
@@ -259,10 +260,7 @@ def _reading_notes(summary: Summary) -> list[str]:
     spread = "mean ± sample standard deviation over seeds" if len(seeds) > 1 else "of one seed: the spread is unknown"
     notes = [f"Backbone: {clip}.", f"Top-1 accuracy in per cent, {spread}."]
     if section.protocol == "base-to-novel":
-        notes.append(
-            "HM is computed for each seed and then averaged over seeds; in the average it is the harmonic mean of a "
-            "seed's average base and average novel accuracy, as in the paper."
-        )
+        notes.append(HM_NOTE)
     if section.source:
         notes.append("The average is the mean over the targets.")
     return notes

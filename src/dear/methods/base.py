@@ -196,7 +196,7 @@ class Method(nn.Module, Generic[ConfigT]):
     special: ClassVar[tuple[Special, ...]] = ()
     """Published values of recipe and config for some protocols, data sets and shots; later ones take precedence."""
     about: ClassVar[About | None] = None
-    """Citation, cost and requirements."""
+    """Citation, cost and requirements. They belong to the class that states them: a subclass does not inherit them."""
     readouts: ClassVar[Mapping[str, str]] = {"default": "logits"}
     """The readout of `Output` for each purpose."""
     log_probabilities: ClassVar[bool] = False
@@ -207,8 +207,10 @@ class Method(nn.Module, Generic[ConfigT]):
     config: ConfigT
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Take `Config` from the base `Method[MyConfig]`."""
+        """Take `Config` from the base `Method[MyConfig]`; facts of a published parent are not facts of a subclass."""
         super().__init_subclass__(**keywords)
+        if "about" not in cls.__dict__:
+            cls.about = None
         for base in cls.__dict__.get("__orig_bases__", ()):
             for argument in get_args(base):
                 if isinstance(argument, type) and issubclass(argument, Settings) and "Config" not in cls.__dict__:

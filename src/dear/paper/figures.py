@@ -150,8 +150,13 @@ def _fusion_says(stats: dict[str, list[Stat]], kinds: Sequence[str], sets: Sets)
     return tuple(says)
 
 
-def retrieval_section(experiment: Experiment, retrieval: Retrieval, gallery: Gallery) -> PageSection:
-    """Figure 3: searches by each kind of feature, and the share of results with the query's properties."""
+def retrieval_section(
+    experiment: Experiment, retrieval: Retrieval, gallery: Gallery, *, assigned: str = ""
+) -> PageSection:
+    """Figure 3: searches by each kind of feature, and the share of results with the query's properties.
+
+    `assigned`, here and below, is the sentence that follows a statement about heads assigned by pre-training.
+    """
     rows: list[tuple[Value, ...]] = [
         (f"by {kind}", *values) for kind, values in zip(retrieval.kinds, retrieval.precision, strict=True)
     ]
@@ -174,10 +179,10 @@ def retrieval_section(experiment: Experiment, retrieval: Retrieval, gallery: Gal
         "A green frame: shares the attribute of its row with the query.",
         "The paper shows pictures only, so there are no numbers to compare with.",
     )
-    return PageSection(experiment.key, experiment.title, (table,), figures, _retrieval_says(retrieval), notes)
+    return PageSection(experiment.key, experiment.title, (table,), figures, _retrieval_says(retrieval, assigned), notes)
 
 
-def _retrieval_says(retrieval: Retrieval) -> tuple[str, ...]:
+def _retrieval_says(retrieval: Retrieval, assigned: str) -> tuple[str, ...]:
     own = [name for name in retrieval.properties if name in retrieval.kinds]
     if not own:
         return ()
@@ -191,7 +196,8 @@ def _retrieval_says(retrieval: Retrieval) -> tuple[str, ...]:
     names = f" ({', '.join(best)})" if best else ""
     return (
         f"The paper's pictures suggest that an attribute's feature finds images alike in that attribute; here an "
-        f"attribute's own feature finds it better than every other feature for {len(best)} of {len(own)}{names}.",
+        f"attribute's own feature finds it better than every other feature for {len(best)} of {len(own)}{names}."
+        f"{assigned}",
     )
 
 
@@ -208,7 +214,7 @@ def _contact_sheet(kinds: Sequence[str], query: int, found: Sequence[Sequence[in
     return sheet_png(Sheet(tuple(rows), query=asked), side=SIDE, gap=GAP, columns=max(map(len, found)))
 
 
-def roles_section(experiment: Experiment, roles: RoleMap, published: RoleMap) -> PageSection:
+def roles_section(experiment: Experiment, roles: RoleMap, published: RoleMap, *, assigned: str = "") -> PageSection:
     """Supplement, Table 2: the number of heads per role here and in the paper, and every head with its phrases."""
     rows = []
     for name in (*(f"core: {attribute}" for attribute in published.attributes), *_OTHER_ROLES):
@@ -233,7 +239,7 @@ def roles_section(experiment: Experiment, roles: RoleMap, published: RoleMap) ->
     there = [name for name in published.attributes if _counts(roles)[f"core: {name}"]]
     says = (
         f"In the paper every core attribute has heads of its own; here {len(there)} of {len(published.attributes)} "
-        f"have: {', '.join(there) or 'none'}.",
+        f"have: {', '.join(there) or 'none'}.{assigned}",
     )
     figure = Figure("supplement-table-2", "Roles of heads", svg=role_chart("Roles of heads", roles))
     notes = (f"Role map: {roles.provenance.source}.", "The paper's counts are of layers 9 to 12 of ViT-B/16.")
@@ -249,7 +255,7 @@ def _counts(roles: RoleMap) -> Counter[str]:
     )
 
 
-def ablation_result_section(experiment: Experiment, ablation: Ablation) -> PageSection:
+def ablation_result_section(experiment: Experiment, ablation: Ablation, *, assigned: str = "") -> PageSection:
     """Supplement, A.3: the cost of mean-ablating the heads of an attribute, whole layers and single heads."""
     tasks = ablation.tasks
     groups: list[tuple[Value, ...]] = [("nothing (accuracy)", *(100 * value for value in ablation.base))]
@@ -281,7 +287,7 @@ def ablation_result_section(experiment: Experiment, ablation: Ablation) -> PageS
         f"Random heads: {ablation.draws} samples from the same layers, mean ± standard deviation.",
         "This is the direct effect on the embedding: later layers still see the original. The paper prints no numbers.",
     )
-    return PageSection(experiment.key, experiment.title, tables, figures, _ablation_says(ablation), notes)
+    return PageSection(experiment.key, experiment.title, tables, figures, _ablation_says(ablation, assigned), notes)
 
 
 def _head_costs(ablation: Ablation) -> str:
@@ -293,7 +299,7 @@ def _head_costs(ablation: Ablation) -> str:
     return heat_chart(title, [f"layer {n}" for n in layers], [f"head {n}" for n in heads], values, digits=1)
 
 
-def _ablation_says(ablation: Ablation) -> tuple[str, ...]:
+def _ablation_says(ablation: Ablation, assigned: str) -> tuple[str, ...]:
     says = []
     last = min(4, len(ablation.layers))
     costs = [fmean(drop.drops) for drop in ablation.layers]
@@ -302,7 +308,7 @@ def _ablation_says(ablation: Ablation) -> tuple[str, ...]:
         says.append(
             f"The paper places the specialisation of heads in the last layers: removing one of the last {last} costs "
             f"{100 * late:.1f} points on average, an earlier one {100 * early:.1f}. The paper's finding appears here: "
-            f"{yes(late > early)}."
+            f"{yes(late > early)}.{assigned}"
         )
     own = [group for group in ablation.groups if group.attribute in ablation.tasks]
     if own and len(ablation.tasks) > 1:
@@ -312,5 +318,7 @@ def _ablation_says(ablation: Ablation) -> tuple[str, ...]:
             if all(group.removed.drops[place] > drop for i, drop in enumerate(group.removed.drops) if i != place):
                 hit.append(group.attribute)
         names = f" ({', '.join(hit)})" if hit else ""
-        says.append(f"Removing an attribute's heads hurts that attribute most for {len(hit)} of {len(own)}{names}.")
+        says.append(
+            f"Removing an attribute's heads hurts that attribute most for {len(hit)} of {len(own)}{names}.{assigned}"
+        )
     return tuple(says)

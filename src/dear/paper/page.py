@@ -29,6 +29,11 @@ from dear.storage.files import write_atomic
 PAGE, RESULTS, TABLES, FIGURES = "report.html", "results.json", "tables", "figures"
 
 Kind = Literal["mini", "full"]
+ASSIGNED = (
+    " Not evidence about other CLIPs: the pre-training of the world's CLIP assigned heads of its last four layers to "
+    "the five attributes."
+)
+"""Follows every statement about heads or layers whose part was assigned by pre-training."""
 
 
 class PaperResults(Document, OpenRecord):
@@ -51,6 +56,8 @@ class Findings:
     setting: str
     """A sentence on how everything was trained."""
     roles: RoleMap | None = None
+    assigned_heads: bool = False
+    """Whether pre-training assigned heads to attributes, as that of the world's CLIP did."""
     retrieval: Retrieval | None = None
     ablation: Ablation | None = None
     gallery: Gallery | None = None
@@ -67,6 +74,7 @@ def make_sections(found: Findings) -> list[PageSection]:
 
 def _section(found: Findings, one: Experiment) -> PageSection:
     results, sets = found.results, found.sets
+    assigned = ASSIGNED if found.assigned_heads else ""
     from_cells: dict[str, Callable[[], PageSection]] = {
         "table-2": lambda: tables.base_to_novel_section(one, results),
         "table-3": lambda: tables.transfer_section(one, results, "cross-dataset"),
@@ -88,11 +96,11 @@ def _section(found: Findings, one: Experiment) -> PageSection:
     if one.key in from_cells:
         return from_cells[one.key]()
     if one.key == "supplement-table-2" and found.roles:
-        return roles_section(one, found.roles, RoleMap.load("vit-b-16"))
+        return roles_section(one, found.roles, RoleMap.load("vit-b-16"), assigned=assigned)
     if one.key == "figure-3" and found.retrieval and found.gallery:
-        return retrieval_section(one, found.retrieval, found.gallery)
+        return retrieval_section(one, found.retrieval, found.gallery, assigned=assigned)
     if one.key == "mean-ablation" and found.ablation:
-        return ablation_result_section(one, found.ablation)
+        return ablation_result_section(one, found.ablation, assigned=assigned)
     return PageSection(one.key, one.title, notes=("Not measured yet.",))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
+from dear.data.families import WORLD
 from dear.data.open import open_dataset
 from dear.engine.workspace import Workspace
 from dear.errors import ConfigError
@@ -69,6 +70,7 @@ def _run_locked(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, ove
         results=results,
         setting=order.sentence(),
         roles=roles,
+        assigned_heads=order.clip == WORLD,
         missing=looked.missing,
         refused=refused,
     )

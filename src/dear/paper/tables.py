@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dear.evaluation.published import AVERAGE, Quantity, published_table, readout_variant
 from dear.evaluation.results import CellResult
 from dear.evaluation.statistics import Stat
-from dear.evaluation.summary import Row, Summary, by_section, summarise
+from dear.evaluation.summary import HM_NOTE, Row, Summary, by_section, summarise
 from dear.paper.numbers import (
     QUANTITIES,
     average_text,
@@ -30,7 +30,6 @@ NAMES = {ZERO_SHOT: "CLIP, zero-shot", DEAR: "DeAR"}
 HEADS = {"base": "base", "novel": "novel", "hm": "HM"}
 PERCENT = "Top-1 accuracy in per cent, mean ± sample standard deviation over seeds."
 ONE_SEED = "Top-1 accuracy in per cent, of one seed: the spread is unknown."
-HM_NOTE = "HM is computed per seed; in the average, from the seed's average base and average novel accuracy."
 BRACKETS = "[In brackets]: the HM computed from the paper's base and novel, where the printed HM differs."
 ELEVEN = "average of its eleven"
 STAR = "*: the mean of the paper's numbers over the same data sets."

@@ -11,7 +11,7 @@ from typing import Any
 
 from dear.evaluation.paper_numbers import PAPER_SHOTS
 from dear.evaluation.published import PublishedEntry
-from dear.evaluation.summary import Row
+from dear.evaluation.summary import HM_NOTE, Row
 from dear.evaluation.tables import no_formula
 from dear.reports.compare_data import Comparison, known, label
 from dear.reports.compare_words import goal, many, verdict
@@ -134,9 +134,7 @@ def _results(comparison: Comparison) -> PageSection:
         )
     ]
     if "hm" in comparison.columns:
-        texts.append(
-            "HM is the harmonic mean of a seed's mean base and mean novel accuracy, as usual for this protocol."
-        )
+        texts.append(HM_NOTE)
     if comparison.section.recipe == "shared":
         texts.append("A shared recipe compares the methods themselves, not what each can reach with its own recipe.")
     if len(set(comparison.places.values())) < len(comparison.rows):

@@ -3,6 +3,7 @@
 import csv
 import io
 from pathlib import Path
+from statistics import stdev
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,12 @@ from cells import PAPER_CLIP, WORLD_CLIP, cell, cross_cell, few_shot_cell, score
 from dear.errors import DataError
 from dear.evaluation.published import data_sets
 from dear.evaluation.results import Backbone, harmonic_mean
-from dear.evaluation.summary import Row, by_section, further_readouts, summarise
+from dear.evaluation.summary import HM_NOTE, Row, by_section, further_readouts, summarise
 from dear.evaluation.tables import NO_RESULTS, to_csv, to_markdown
+from dear.paper.page import write_paper
+from dear.reports.compare_data import make_comparison
+from dear.reports.compare_page import text
+from papers import findings
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 ELEVEN = data_sets("base-to-novel")
@@ -97,14 +102,38 @@ def test_order_does_not_depend_on_the_order_of_seeds_and_methods():
     assert to_markdown(shuffled) == to_markdown(results)
 
 
-@given(st.lists(st.tuples(PERCENT, PERCENT), min_size=1, max_size=4))
-def test_a_mean_harmonic_mean_is_of_the_seeds_and_below_that_of_the_means(pairs):
-    results = [cell("dtd", seed, (base, base), (novel, novel)) for seed, (base, novel) in enumerate(pairs)]
-    summary = only_summary(results)
-    row = Row("dear", "")
-    base, novel, hm = (summary.stat(row, "dtd", column).mean for column in ("base", "novel", "hm"))
-    assert hm == pytest.approx(sum(harmonic_mean(*pair) for pair in pairs) / len(pairs))
-    assert hm <= harmonic_mean(base, novel) + 1e-9
+@pytest.mark.covers("T4")
+@given(st.lists(st.tuples(PERCENT, PERCENT, PERCENT, PERCENT), min_size=1, max_size=4))
+def test_hm_is_that_of_the_means_and_its_deviation_that_of_the_seeds(seeds):
+    results = [
+        cell(data, seed, (base, base), (novel, novel))
+        for seed, numbers in enumerate(seeds)
+        for data, base, novel in (("dtd", *numbers[:2]), ("eurosat", *numbers[2:]))
+    ]
+    summary, row = only_summary(results), Row("dear", "")
+    halves = {
+        "dtd": [one[:2] for one in seeds],
+        "eurosat": [one[2:] for one in seeds],
+        None: [((one[0] + one[2]) / 2, (one[1] + one[3]) / 2) for one in seeds],
+    }
+    for data, pairs in halves.items():
+        base, novel, hm = (
+            summary.stat(row, data, column) if data else summary.average(row, column).stat
+            for column in ("base", "novel", "hm")
+        )
+        assert hm.mean == pytest.approx(harmonic_mean(base.mean, novel.mean))
+        assert hm.seeds == len(seeds)
+        if len(seeds) > 1:
+            assert hm.std == pytest.approx(stdev(harmonic_mean(*pair) for pair in pairs), abs=1e-9)
+
+
+@pytest.mark.covers("T4")
+def test_one_sentence_defines_hm_on_every_table_and_page(tmp_path):
+    results = [cell("dtd", seed, (80.0 + seed, 70.0), (60.0, 72.0), method=name) for seed in (1, 2) for name in "ab"]
+    page = text(make_comparison(results, {}))
+    write_paper(tmp_path, findings())
+    paper = (tmp_path / "tables" / "table-2.md").read_text(encoding="utf-8")
+    assert all(HM_NOTE in one for one in (to_markdown(results), page, paper))
 
 
 def test_the_average_harmonic_mean_is_that_of_the_averages():

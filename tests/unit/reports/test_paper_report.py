@@ -9,7 +9,7 @@ import torch
 from dear.evaluation.statistics import Stat
 from dear.paper.measures import chance_of, precision_at
 from dear.paper.numbers import average_text, paper_text, paper_titles, published_row, stands_for, verdict
-from dear.paper.page import make_sections, write_paper
+from dear.paper.page import ASSIGNED, make_sections, write_paper
 from dear.paper.plan import MINI, Scale, cells_by_protocol, plan_paper
 from dear.reports.svg import nice_ticks
 from papers import findings, made_up
@@ -233,3 +233,17 @@ def test_ticks_hold_everything(low, high):
     assert ticks[-1] >= high
     assert 2 <= len(ticks) <= 8
     assert ticks == sorted(set(ticks))
+
+
+@pytest.mark.covers("T9")
+@pytest.mark.parametrize("key", ["supplement-table-2", "mean-ablation", "figure-3"])
+def test_heads_that_pre_training_assigned_are_no_evidence(key, tmp_path):
+    counted = re.compile(r"\d of \d")
+    for assigned in (False, True):
+        found = findings(assigned_heads=assigned)
+        counts = [sentence for sentence in part_of(found, key).says if counted.search(sentence)]
+        assert counts
+        assert all(sentence.endswith(ASSIGNED) is assigned for sentence in counts)
+    write_paper(tmp_path, found)
+    assert ASSIGNED.strip() in (tmp_path / "tables" / f"{key}.md").read_text(encoding="utf-8")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").count("assigned heads of its last four layers") >= 3
