@@ -196,8 +196,8 @@ def test_any_flipped_bit_of_the_manifest_is_noticed(model, saved, position):
 
 
 def test_newer_format(model, saved):
-    rewrite(saved / "adapter_config.json", format_version=3)
-    with pytest.raises(errors.NewerFormatError, match="has format 3, this version reads up to 2: upgrade dear-vlm"):
+    rewrite(saved / "adapter_config.json", format_version=4)
+    with pytest.raises(errors.NewerFormatError, match="has format 4, this version reads up to 3: upgrade dear-vlm"):
         dear.load(saved, clip=model.clip)
 
 

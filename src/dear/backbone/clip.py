@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dear.backbone.augment import TrainTransform
 from dear.backbone.frozen import States, complete, frozen
+from dear.backbone.origin import Origin
 from dear.backbone.precision import wide
 from dear.backbone.text import TextTower
 from dear.backbone.vision import VisionTower
@@ -64,6 +65,8 @@ class FrozenClip(nn.Module):
         tokenizer: Callable[..., Tensor],
         text_pool: str,
         text_eos_id: int,
+        origin: Origin | None = None,
+        pickled: bool = False,
     ) -> None:
         super().__init__()
         self.model: Any = model.requires_grad_(False).eval()
@@ -76,6 +79,10 @@ class FrozenClip(nn.Module):
         self.temperature = float(model.logit_scale.detach().exp())
         """τ, the factor that cosine similarities are multiplied by."""
         self.weights_sha256 = weights_sha256
+        self.origin = origin
+        """The hub repository of the weights; None for weights that are not from the hub."""
+        self.pickled = pickled
+        """Whether the weights were read from a pickled file, which `allow_pickled` permits."""
         self.preprocess_train = preprocess_train
         self.preprocess_eval = preprocess_eval
         self.tokenizer = tokenizer

@@ -24,6 +24,7 @@ from dear.backbone.augment import TrainTransform
 from dear.backbone.clip import FrozenClip, Geometry, content_hash
 from dear.backbone.hub import WHOLE, ask, causes_of, first_lines, out_of_reach, says_not_found
 from dear.backbone.names import CONFIG_FILE, RANDOM, SUGGESTION, check_pretrained, repository_of, resolve_name, shipped
+from dear.backbone.origin import Origin, origin_of
 from dear.backbone.safety import check_config, check_weights, check_weights_file
 from dear.backbone.support import unsupported
 from dear.errors import BackboneError, HubError, backbone, option
@@ -97,8 +98,7 @@ def read_clip(
     if reason := unsupported(config):
         raise BackboneError(f"{name} cannot be adapted: {reason}. Use a CLIP ViT, such as {backbone(*SUGGESTION)}.")
     check_pretrained(source, pretrained, config)
-    if pretrained != RANDOM:
-        _check_weights(source, pretrained, allow_pickled=allow_pickled)
+    pickled = pretrained != RANDOM and _check_weights(source, pretrained, allow_pickled=allow_pickled)
     with stage(f"loading {Path(name).name}"):
         model = _create(source, pretrained, seed)
     with _one_sentence(source, pretrained):
@@ -123,6 +123,8 @@ def read_clip(
         tokenizer=tokenizer,
         text_pool=getattr(text, "text_pool_type", None) or text.pool_type,
         text_eos_id=getattr(text, "text_eos_id", None) or text.eos_id,
+        origin=_origin(source, pretrained),
+        pickled=pickled,
     )
 
 
@@ -183,17 +185,21 @@ def _read_config(name: str) -> dict[str, Any]:
     return config
 
 
-def _check_weights(source: str, pretrained: str | None, *, allow_pickled: bool) -> None:
-    """Refuse third-party weights in a format that can contain code; weights that open_clip lists are trusted."""
+def _check_weights(source: str, pretrained: str | None, *, allow_pickled: bool) -> bool:
+    """Refuse third-party weights in a format that can contain code; weights that open_clip lists are trusted.
+
+    Returns whether such weights are used because `allow_pickled` permits it.
+    """
     _ask_hub(source, pretrained)
     if source.startswith("local-dir:"):
-        check_weights(Path(source.removeprefix("local-dir:")), allow_pickled=allow_pickled)
-    elif source.startswith("hf-hub:"):
+        return check_weights(Path(source.removeprefix("local-dir:")), allow_pickled=allow_pickled)
+    if source.startswith("hf-hub:"):
         with _quiet_open_clip(), _one_sentence(source):
             path = download_pretrained_from_hf(source.removeprefix("hf-hub:"))  # the file that open_clip will read
-        check_weights_file(Path(path), allow_pickled=allow_pickled)
-    elif pretrained is not None and is_file(pretrained):
-        check_weights_file(Path(pretrained), allow_pickled=allow_pickled)
+        return check_weights_file(Path(path), allow_pickled=allow_pickled)
+    if pretrained is not None and is_file(pretrained):
+        return check_weights_file(Path(pretrained), allow_pickled=allow_pickled)
+    return False
 
 
 def _hub_files(name: str, pretrained: str | None) -> tuple[str, tuple[str, ...]]:
@@ -204,6 +210,12 @@ def _hub_files(name: str, pretrained: str | None) -> tuple[str, tuple[str, ...]]
         return "", ()
     repository, file = repository_of(name, pretrained)
     return repository, (file,) if file else WHOLE
+
+
+def _origin(name: str, pretrained: str | None) -> Origin | None:
+    """The hub repository of a backbone's weights, with what the hub's cache knows of it."""
+    repository, files = ("", ()) if pretrained == RANDOM else _hub_files(name, pretrained)
+    return origin_of(repository, files[-1]) if repository else None
 
 
 def _ask_hub(name: str, pretrained: str | None) -> None:

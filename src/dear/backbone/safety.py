@@ -55,8 +55,8 @@ def _check_keys(name: str, where: str, values: Mapping[str, Any], known: set[str
             raise BackboneError(f"{name} sets {key!r} in its {where} to {value}, which is too large for a CLIP.")
 
 
-def check_weights(folder: Path, *, allow_pickled: bool) -> None:
-    """Raise `BackboneError` for a folder whose weights would not be read from a safetensors file."""
+def check_weights(folder: Path, *, allow_pickled: bool) -> bool:
+    """Whether a folder's weights are pickled; raises `BackboneError` if they are and it is not allowed."""
     named = [folder / f"{stem}{end}" for stem in PREFERRED for end in (SAFE, ".bin", ".pth")]
     weights = next((path for path in named if path.exists()), None) or next(
         (path for end in (SAFE, ".bin", ".pth") for path in sorted(folder.glob(f"*{end}"))), None
@@ -65,13 +65,15 @@ def check_weights(folder: Path, *, allow_pickled: bool) -> None:
         raise BackboneError(f"{folder} contains no weights: add open_clip_model.safetensors.")
     if not weights.is_file():
         raise BackboneError(f"{weights} is not a regular file: put the weights there.")
-    check_weights_file(weights, allow_pickled=allow_pickled)
+    return check_weights_file(weights, allow_pickled=allow_pickled)
 
 
-def check_weights_file(path: Path, *, allow_pickled: bool) -> None:
-    """Raise `BackboneError` for weights in a format that can contain code, unless it is allowed."""
-    if path.suffix != SAFE and not allow_pickled:
+def check_weights_file(path: Path, *, allow_pickled: bool) -> bool:
+    """Whether weights are in a format that can contain code; raises `BackboneError` unless that is allowed."""
+    pickled = path.suffix != SAFE
+    if pickled and not allow_pickled:
         raise BackboneError(
             f"{path} is not a safetensors file, and other formats can contain code: convert it, or allow this one in "
             f"Python with dear.load_clip(…, allow_pickled=True), which loads tensors only."
         )
+    return pickled

@@ -6,10 +6,8 @@ import json
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from typing import Any
 
-from dear import __version__
 from dear.backbone.clip import FrozenClip
 from dear.config import Settings, named_first, named_now, whole_number
 from dear.data.catalog import declarations
@@ -20,6 +18,7 @@ from dear.methods.base import Method
 from dear.methods.recipe import Case, Recipe, resolve, special_config
 from dear.methods.registry import get_method, list_methods
 from dear.methods.resource import resource_fields
+from dear.model import artefact
 from dear.model.artefact import identity
 from dear.model.load import make_method
 from dear.model.model import Model
@@ -250,5 +249,4 @@ def _changed(values: Mapping[str, Any], usual: Settings) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Versions of what computes."""
-    packages = {name: version(name) for name in ("torch", "open_clip_torch")}
-    return {"dear": __version__, "python": platform.python_version(), **packages}
+    return {**artefact.versions(), "python": platform.python_version()}

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dear.backbone.clip import FrozenClip
+from dear.backbone.clip import FrozenClip, short_name
 from dear.data.prompts import ClassList
 from dear.errors import ConfigError
 from dear.methods.api import About, Batch, Method, Needs, Output, Recipe, Resource, Settings, Special, tokens_of, unit
@@ -132,7 +132,9 @@ class PromptKD(Method[PromptKDConfig]):
     def facts(self) -> dict[str, str]:
         """The teacher."""
         teacher = self.teacher
-        return {TEACHER: f"{teacher.name} on {teacher.clip.name}, weights {teacher.clip.weights_sha256[:12]}"}
+        return {
+            TEACHER: f"{teacher.name} on {short_name(teacher.clip.name)}, weights {teacher.clip.weights_sha256[:12]}"
+        }
 
     def encode_text(self, clip: FrozenClip, texts: Sequence[str]) -> Tensor:
         """Encode texts in the teacher's space, which the image features share."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -16,6 +18,7 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
+from dear import __version__
 from dear.backbone.clip import FrozenClip, content_hash
 from dear.data.prompts import ClassList
 from dear.errors import (
@@ -47,6 +50,14 @@ class FileEntry(Record):
     sha256: str
 
 
+class OriginEntry(Record):
+    """The hub repository of a backbone's weights."""
+
+    repository: str
+    commit: str | None
+    license: str | None
+
+
 class BackboneEntry(Record):
     """The backbone that an adapter was trained on."""
 
@@ -56,6 +67,10 @@ class BackboneEntry(Record):
     seed: int | None
     weights_sha256: str
     geometry: dict[str, int | bool]
+    origin: OriginEntry | None = None
+    """Where the weights come from; not written if it is not the hub."""
+    pickled: bool = False
+    """Whether the weights are in a pickled file, which has to be allowed again; not written if they are not."""
 
 
 class ClassesEntry(Record):
@@ -72,7 +87,8 @@ class Manifest(Document):
     """Content of `adapter_config.json`."""
 
     format = "dear-adapter"
-    version = 2
+    version = 3
+    oldest = 2
     noun = "adapter of DeAR"
     sealed = True
     error, foreign, newer = CorruptArtefactError, ForeignArtefactError, NewerFormatError
@@ -85,6 +101,8 @@ class Manifest(Document):
     """Classes that were trained on."""
     companions: dict[str, dict[str, str]] = Field(default_factory=dict)
     """What the models were that it was made with, by content; left out if there are none."""
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Versions of dear, torch and open_clip that it was saved with; none before format 3."""
     files: dict[Annotated[str, Field(pattern=FILE_NAME)], FileEntry] = Field(max_length=16)
 
     @classmethod
@@ -97,8 +115,13 @@ class Manifest(Document):
         content = self.model_dump()
         if content["classes"] and content["classes"]["descriptions"] is None:
             del content["classes"]["descriptions"]
-        if not content["companions"]:
-            del content["companions"]
+        for entries, name in [
+            (content, "companions"),
+            (content["backbone"], "origin"),
+            (content["backbone"], "pickled"),
+        ]:
+            if not entries[name]:
+                del entries[name]
         return self.encode(content)
 
 
@@ -122,6 +145,11 @@ class Savable(Protocol):
     def companions(self) -> Mapping[str, Savable]:
         """The models that the method was created with, such as a teacher."""
         ...
+
+
+def versions() -> dict[str, str]:
+    """Versions of dear, torch and open_clip."""
+    return {"dear": __version__, **{name: version(name) for name in ("torch", "open_clip_torch")}}
 
 
 def identity(model: Savable) -> dict[str, str]:
@@ -211,10 +239,13 @@ def _manifest(model: Savable, files: dict[str, bytes]) -> Manifest:
             seed=clip.seed,
             weights_sha256=clip.weights_sha256,
             geometry=clip.geometry.as_dict(),
+            origin=None if clip.origin is None else OriginEntry(**asdict(clip.origin)),
+            pickled=clip.pickled,
         ),
         classes=listed,
         trained_on=list(model.trained_on),
         companions={name: identity(one) for name, one in model.companions.items()},
+        versions=versions(),
         files={name: FileEntry(bytes=len(data), sha256=sha256(data)) for name, data in files.items()},
     )
 

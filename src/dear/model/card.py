@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from dear.backbone.clip import short_name
 from dear.storage import markdown
 
 MARK = "---\nlibrary_name: dear-vlm\n"
+UNKNOWN = "unknown"
+"""The license where the hub states none; the hub knows this word."""
 
 
 def is_card(content: bytes) -> bool:
@@ -19,19 +24,25 @@ def is_card(content: bytes) -> bool:
 def card(manifest: Mapping[str, Any], facts: Mapping[str, str], trained_parameters: int) -> str:
     """Markdown text of the adapter's README.md."""
     backbone, classes = manifest["backbone"], manifest["classes"]
-    weights = f", weights {_code(backbone['pretrained'])}" if backbone["pretrained"] else ""
+    origin = backbone["origin"] or {}
+    weights = f", weights {_code(_without_folder(backbone['pretrained']))}" if backbone["pretrained"] else ""
     rows = {
         "method": _words(manifest["method"]),
         "backbone": f"{_code(short_name(backbone['name']))}{weights} (sha256 {_code(backbone['weights_sha256'])})",
+        **_base_model(origin),
+        "license of the base model": _words(origin.get("license") or UNKNOWN),
         "trained parameters": f"{trained_parameters:,}",
         **{_words(name): _words(value) for name, value in facts.items()},
         "classes": "none set" if classes is None else _words(_shorten(classes["names"])),
         "template": "none set" if classes is None else _code(classes["template"]),
+        "saved with": ", ".join(f"{_words(name)} {_words(one)}" for name, one in manifest["versions"].items()),
     }
-    values = {name: "default" if value is None else str(value) for name, value in manifest["settings"].items()}
+    values = {
+        name: "default" if value is None else _without_folder(str(value))
+        for name, value in manifest["settings"].items()
+    }
     settings = "\n".join(f"| {_code(name)} | {_words(value)} |" for name, value in values.items())
-    return f"""{MARK}tags: [clip, few-shot, {manifest["method"]}]
----
+    return f"""{MARK}{_metadata(manifest["method"], origin)}---
 # A {_words(manifest["method"])} adapter for {_words(short_name(backbone["name"]))}
 
 | | |
@@ -53,6 +64,25 @@ logits = model(images).logits     # images: a batch made with model.clip.preproc
 |---|---|
 {settings}
 """
+
+
+def _metadata(method: str, origin: Mapping[str, str | None]) -> str:
+    """What the hub reads of the card, in YAML."""
+    base = {"base_model": origin["repository"], "base_model_relation": "adapter"} if origin else {}
+    content = {"license": origin.get("license") or UNKNOWN, **base, "tags": ["clip", "few-shot", method]}
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+
+
+def _base_model(origin: Mapping[str, str | None]) -> dict[str, str]:
+    if not origin:
+        return {}
+    commit = f", commit {_code(origin['commit'])}" if origin["commit"] else ""
+    return {"base model": f"{_code(origin['repository'] or '')}{commit}"}
+
+
+def _without_folder(text: str) -> str:
+    """The last part of an absolute path, which says nothing elsewhere; any other text as it is."""
+    return Path(text).name if Path(text).is_absolute() else text
 
 
 def _words(text: str) -> str:
