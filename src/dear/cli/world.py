@@ -21,6 +21,7 @@ def pretrain(options: PretrainWorld) -> None:
 
     done = pretrain_world(
         options.out,
+        kind=options.kind,
         seed=options.seed,
         steps=options.steps,
         stop_after=options.stop_after,

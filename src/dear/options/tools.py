@@ -168,6 +168,8 @@ class PretrainWorld(Threads, title="Options"):
 
     out: Folder
     """Folder for log, checkpoint and the finished CLIP."""
+    kind: Literal["clip", "plain", "siglip"] = "clip"
+    """clip, as shipped; plain, with heads that are not assigned to attributes; siglip, without a [CLS] token."""
     seed: Number = 0
     """Random seed."""
     steps: Count = 2000

@@ -12,7 +12,7 @@ from dear.progress.display import watched
 from dear.progress.stages import stage
 from dear.storage.files import as_folder
 from dear.workflows.machine import using_threads
-from dear.world.clip import assets_folder, read_folder
+from dear.world.clip import Kind, assets_folder, read_folder
 from dear.world.datasets import dataset_names, load_world_dataset
 from dear.world.pretrain import Settings, pretrain
 from dear.world.preview import contact_sheet, write_png
@@ -25,6 +25,7 @@ Progress = bool | Callable[[str, int, int], None]
 def pretrain_world(
     out: str | Path,
     *,
+    kind: Kind = "clip",
     seed: int = 0,
     steps: int = 2000,
     stop_after: int | None = None,
@@ -37,6 +38,8 @@ def pretrain_world(
 
     Args:
         out: folder for log, checkpoint and the finished CLIP.
+        kind: "clip" is the shipped one; "plain" has heads that are not assigned to attributes; "siglip" has no [CLS]
+            token, attention pooling, bidirectional text and a sigmoid loss.
         seed: random seed.
         steps: number of steps of the whole schedule.
         stop_after: stop after this step of the schedule.
@@ -47,6 +50,7 @@ def pretrain_world(
     """
     check_values(
         PretrainWorld,
+        kind=kind,
         seed=seed,
         steps=steps,
         stop_after=stop_after,
@@ -54,7 +58,7 @@ def pretrain_world(
         checkpoint_every=checkpoint_every,
         threads=threads,
     )
-    settings = Settings(seed=seed, steps=steps)
+    settings = Settings(seed=seed, steps=steps, kind=kind)
     total = min(steps, stop_after or steps)
     with using_threads(threads), watched(progress), stage(PRETRAINING, total, done=None) as advance:
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,10 @@ from dear.world.bpe import train_merges, vocabulary_size, write_merges
 from dear.world.grammar import vocabulary_text
 from dear.world.raster import Bytes
 from dear.world.samples import PATCH, pretraining_pair
+from dear.world.siglip import LOGIT_BIAS, LOGIT_SCALE, TRUNK, register
 
+Kind = Literal["clip", "plain", "siglip"]
+"""clip: [CLS], with heads that are assigned to attributes; plain: the same with free heads; siglip: see `siglip`."""
 MERGES = 600
 CONTEXT = 32
 CONFIG_FILE = "open_clip_config.json"
@@ -30,36 +33,38 @@ def assets_folder() -> Path:
     return Path(__file__).parents[1] / "assets" / "world"
 
 
-def config() -> dict[str, Any]:
+def config(kind: Kind = "clip") -> dict[str, Any]:
     """Return the content of `open_clip_config.json`."""
-    return {
-        "model_cfg": {
-            "embed_dim": 128,
-            "vision_cfg": {"image_size": 64, "layers": 12, "width": 128, "head_width": 16, "patch_size": 8},
-            "text_cfg": {
-                "context_length": CONTEXT,
-                "vocab_size": vocabulary_size(MERGES),
-                "width": 96,
-                "heads": 6,
-                "layers": 12,
-            },
-        },
-        "preprocess_cfg": {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]},
+    vision: dict[str, Any] = {"image_size": 64, "layers": 12, "width": 128, "head_width": 16, "patch_size": 8}
+    text: dict[str, Any] = {
+        "context_length": CONTEXT,
+        "vocab_size": vocabulary_size(MERGES),
+        "width": 96,
+        "heads": 6,
+        "layers": 12,
     }
+    model: dict[str, Any] = {"embed_dim": 128, "vision_cfg": vision, "text_cfg": text}
+    if kind == "siglip":
+        trunk = {"timm_model_name": TRUNK, "timm_model_pretrained": False, "timm_pool": "map", "timm_proj": "none"}
+        model["vision_cfg"] = {"image_size": 64, **trunk}
+        text |= {"no_causal_mask": True, "proj_bias": True, "pool_type": "last"}
+        model |= {"custom_text": True, "init_logit_scale": LOGIT_SCALE, "init_logit_bias": LOGIT_BIAS}
+    return {"model_cfg": model, "preprocess_cfg": {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}}
 
 
-def build(seed: int) -> nn.Module:
+def build(seed: int, kind: Kind = "clip") -> nn.Module:
     """Return an untrained model with a hand-made initialisation of its vision tower.
 
     Patch positions are two-dimensional sine waves. Every block starts close to the identity, as open_clip's text tower
     does. The patch embedding is the principal components of patches, with the small ones amplified. The first block
     adds their magnitudes, which textures depend on; from random weights, learning these needs too many images.
     """
-    from open_clip.model import CLIP
-
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: nn.Module = CLIP(**config()["model_cfg"])
+        model = _create(config(kind)["model_cfg"])
+        if kind == "siglip":
+            _start_trunk(model.visual, seed)
+            return model
     visual: Any = model.visual
     blocks = visual.transformer.resblocks
     with torch.no_grad():
@@ -69,8 +74,34 @@ def build(seed: int) -> nn.Module:
             block.attn.out_proj.weight.mul_((2 * len(blocks)) ** -0.5)
             block.mlp.c_proj.weight.mul_((2 * len(blocks)) ** -0.5)
         visual.conv1.weight.copy_(_components(seed, len(visual.conv1.weight)).view_as(visual.conv1.weight))
-        _add_magnitudes(blocks[0].mlp, seed)
+        _add_magnitudes(blocks[0].mlp.c_fc, blocks[0].mlp.c_proj, seed)
     return model
+
+
+def _create(model_cfg: dict[str, Any]) -> nn.Module:
+    """An open_clip model of a configuration."""
+    from open_clip.model import CLIP, CustomTextCLIP
+
+    register()
+    settings = {name: value for name, value in model_cfg.items() if name != "custom_text"}
+    model: nn.Module = (CustomTextCLIP if model_cfg.get("custom_text") else CLIP)(**settings)
+    return model
+
+
+@torch.no_grad()
+def _start_trunk(visual: Any, seed: int) -> None:
+    """The same initialisation for a timm tower; its own weights start smaller, which suits larger models."""
+    trunk = visual.trunk
+    for module in (*trunk.blocks.modules(), *trunk.attn_pool.modules()):
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+    trunk.pos_embed.copy_(0.25 * _waves(8, 128))
+    for block in trunk.blocks:
+        block.attn.proj.weight.mul_((2 * len(trunk.blocks)) ** -0.5)
+        block.mlp.fc2.weight.mul_((2 * len(trunk.blocks)) ** -0.5)
+    weight = trunk.patch_embed.proj.weight
+    weight.copy_(_components(seed, len(weight)).view_as(weight))
+    _add_magnitudes(trunk.blocks[0].mlp.fc1, trunk.blocks[0].mlp.fc2, seed)
 
 
 def _components(seed: int, width: int) -> Tensor:
@@ -82,15 +113,15 @@ def _components(seed: int, width: int) -> Tensor:
     return scaled
 
 
-def _add_magnitudes(mlp: Any, seed: int) -> None:
+def _add_magnitudes(first: nn.Linear, second: nn.Linear, seed: int) -> None:
     """Set half of a block's hidden units to gelu(x) + gelu(−x), close to |x|, of each channel, randomly mixed."""
-    width = mlp.c_fc.in_features
+    width = first.in_features
     generator = torch.Generator().manual_seed(seed)
     mix, _ = torch.linalg.qr(torch.randn(width, width, generator=generator))
-    mlp.c_fc.weight[: 2 * width] = 1.5 * torch.cat([torch.eye(width), -torch.eye(width)])
-    mlp.c_fc.bias[: 2 * width] = 0.0
-    mlp.c_proj.weight[:, : 2 * width] = 0.6 * torch.cat([mix, mix], dim=1)
-    mlp.c_proj.bias.copy_(-0.6 * mix.sum(dim=1))
+    first.weight[: 2 * width] = 1.5 * torch.cat([torch.eye(width), -torch.eye(width)])
+    first.bias[: 2 * width] = 0.0
+    second.weight[:, : 2 * width] = 0.6 * torch.cat([mix, mix], dim=1)
+    second.bias.copy_(-0.6 * mix.sum(dim=1))
 
 
 def _waves(side: int, width: int) -> Tensor:
@@ -115,10 +146,10 @@ def load_tokenizer(folder: Path) -> Any:
     return SimpleTokenizer(bpe_path=str(folder / MERGES_FILE), context_length=CONTEXT)
 
 
-def write_folder(model: nn.Module, folder: Path) -> None:
+def write_folder(model: nn.Module, folder: Path, kind: Kind = "clip") -> None:
     """Write configuration, tokenizer and half-precision weights as an open_clip folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG_FILE).write_text(json.dumps(config(), indent=2) + "\n")
+    (folder / CONFIG_FILE).write_text(json.dumps(config(kind), indent=2) + "\n")
     write_tokenizer(folder)
     halves = {name: value.detach().half().contiguous() for name, value in model.state_dict().items()}
     save_file(halves, folder / WEIGHTS_FILE, metadata={"format": "pt"})
@@ -126,13 +157,11 @@ def write_folder(model: nn.Module, folder: Path) -> None:
 
 def read_folder(folder: Path) -> tuple[nn.Module, Any]:
     """Return model (evaluation mode, single precision) and tokenizer of a folder written by `write_folder`."""
-    from open_clip.model import CLIP
-
     missing = [name for name in (CONFIG_FILE, WEIGHTS_FILE, MERGES_FILE) if not (folder / name).is_file()]
     if missing:
         raise BackboneError(f"{folder} has no {missing[0]}: create the folder with 'dear world pretrain --out FOLDER'.")
     settings = json.loads((folder / CONFIG_FILE).read_text())
-    model: nn.Module = CLIP(**settings["model_cfg"])
+    model = _create(settings["model_cfg"])
     model.load_state_dict({name: value.float() for name, value in load_file(folder / WEIGHTS_FILE).items()})
     return model.eval(), load_tokenizer(folder)
 

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from dear.backbone.head_contributions import recording
 from dear.backbone.vision import VisionTower
+from dear.world import siglip
+from dear.world.clip import Kind
 from dear.world.vocabulary import ATTRIBUTES, NAMES
 
 FIRST_LATE_LAYER = 9
@@ -74,11 +76,15 @@ def text_features(model: Any, tokens: Tensor) -> Tensor:
     return F.normalize(ends @ model.text_projection, dim=-1)
 
 
+def also_true(truth: Tensor, mentioned: Tensor) -> Tensor:
+    """Which captions of other images are also true of an image, (image, caption)."""
+    same = (truth[:, None] == truth[None]) | ~mentioned[None]  # by image, caption, attribute
+    return same.all(dim=2) & ~torch.eye(len(truth), dtype=torch.bool)
+
+
 def contrastive(logits_CC: Tensor, truth: Tensor, mentioned: Tensor) -> Tensor:
     """CLIP's symmetric loss; captions of other images that are also true of an image are ignored."""
-    same = (truth[:, None] == truth[None]) | ~mentioned[None]  # by image, caption, attribute
-    also_true = same.all(dim=2) & ~torch.eye(len(truth), dtype=torch.bool)
-    logits_CC = logits_CC.masked_fill(also_true, -torch.inf)
+    logits_CC = logits_CC.masked_fill(also_true(truth, mentioned), -torch.inf)
     target = torch.arange(len(truth))
     return (F.cross_entropy(logits_CC, target) + F.cross_entropy(logits_CC.T, target)) / 2
 
@@ -124,27 +130,55 @@ def per_prompt(prompts_TD: Tensor, anchors: Sequence[Tensor], scale: Tensor) -> 
     return torch.stack([F.cross_entropy(scale * p @ block.T, torch.arange(len(p))) for p, block in pairs]).mean()
 
 
-def total_loss(model: Any, anchors: Tensor, batch: Batch, patch_weight: float) -> tuple[Tensor, dict[str, Tensor]]:
+def prompts_are_true(truth: Tensor, asked: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Which prompts are true of an image, and for which of them this is known; both (image, prompt)."""
+    columns = [(truth[:, a, None], PROMPT_COUNTS[a]) for a in asked]
+    is_true = [value == torch.arange(count) for value, count in columns]
+    known = [(value != UNKNOWN).expand(-1, count) for value, count in columns]
+    return torch.cat(is_true, dim=1), torch.cat(known, dim=1)
+
+
+def text_losses(
+    model: Any, image_BD: Tensor, captions_CD: Tensor, prompts_TD: Tensor, batch: Batch, kind: Kind
+) -> tuple[Tensor, Tensor]:
+    """Return the losses of images against captions and against prompts: softmax, or sigmoid for `siglip`."""
+    scale, count = model.logit_scale.exp(), len(captions_CD)
+    truth, logits_CC = batch.truth[:count], scale * image_BD[:count] @ captions_CD.T
+    logits_BT = scale * image_BD @ prompts_TD.T
+    if kind != "siglip":
+        named = per_attribute(logits_BT, batch.truth, batch.asked).mean()
+        return contrastive(logits_CC, truth, batch.mentioned), named
+    own = torch.eye(count, dtype=torch.bool)
+    clip = siglip.pairwise_sigmoid(logits_CC + model.logit_bias, own, ~also_true(truth, batch.mentioned))
+    return clip, siglip.pairwise_sigmoid(logits_BT + model.logit_bias, *prompts_are_true(batch.truth, batch.asked))
+
+
+def total_loss(
+    model: Any, anchors: Tensor, batch: Batch, patch_weight: float, kind: Kind = "clip"
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of a batch and its terms.
 
     `anchors` (84, D) is one trained direction per attribute value, to which images, patches and prompts are attracted,
     so that the two towers can be trained independently. The anchors are discarded at the end.
     """
-    features_BLD, head_outputs = image_features(model, batch.images, batch.visible, batch.restarted)
-    captions_CD = text_features(model, batch.tokens)
-    prompts_TD = text_features(model, batch.prompt_tokens)
+    if kind == "siglip":
+        features_BLD, encode = siglip.image_features(model, batch.images, batch.visible), siglip.text_features
+    else:
+        features_BLD, head_outputs = image_features(model, batch.images, batch.visible, batch.restarted)
+        encode = text_features
+    captions_CD, prompts_TD = encode(model, batch.tokens), encode(model, batch.prompt_tokens)
     anchors_TD = F.normalize(anchors, dim=-1)
     blocks = torch.split(anchors_TD, PROMPT_COUNTS)
-    scale = model.logit_scale.exp()
-    cls_BD, count = features_BLD[:, 0], len(captions_CD)
-    clip = contrastive(scale * cls_BD[:count] @ captions_CD.T, batch.truth[:count], batch.mentioned)
-    named = per_attribute(scale * cls_BD @ prompts_TD.T, batch.truth, batch.asked).mean()
-    attributes = per_attribute(scale * cls_BD @ anchors_TD.T, batch.truth, range(len(ATTRIBUTES)))
+    scale, image_BD = model.logit_scale.exp(), features_BLD[:, 0]
+    clip, named = text_losses(model, image_BD, captions_CD, prompts_TD, batch, kind)
+    attributes = per_attribute(scale * image_BD @ anchors_TD.T, batch.truth, range(len(ATTRIBUTES)))
     prompts = per_prompt(prompts_TD, [blocks[a] for a in batch.asked], scale)
     patches = per_patch(scale * features_BLD[:, 1:] @ anchors_TD.T, batch)
-    stray = strayed(head_outputs, blocks)
-    loss = 0.25 * (clip + named) + 0.5 * prompts + 0.5 * attributes.sum() + patch_weight * patches.sum() + stray
-    terms = {"clip": clip, "named": named, "prompts": prompts, "stray": stray, "scale": scale}
+    loss = 0.25 * (clip + named) + 0.5 * prompts + 0.5 * attributes.sum() + patch_weight * patches.sum()
+    terms = {"clip": clip, "named": named, "prompts": prompts, "scale": scale}
+    if kind == "clip":
+        terms["stray"] = strayed(head_outputs, blocks)
+        loss = loss + terms["stray"]
     terms |= {attribute: attributes[i] for i, attribute in enumerate(ATTRIBUTES)}
     terms |= {f"patch_{attribute}": patches[i] for i, attribute in enumerate(ATTRIBUTES)}
     return loss, {name: value.detach() for name, value in terms.items()}

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dear.errors import ConfigError, OverwriteError, option
-from dear.world.clip import build, config, load_tokenizer, to_input, write_folder, write_tokenizer
+from dear.world.clip import Kind, build, config, load_tokenizer, to_input, write_folder, write_tokenizer
 from dear.world.grammar import random_prompt
 from dear.world.losses import PROMPT_COUNTS, UNKNOWN, Batch, total_loss
 from dear.world.samples import pretraining_pair, truth
@@ -51,6 +51,7 @@ class Settings:
     gray: int = 24  # images of a shard (without captions) that are shown in gray
     faded: float = 0.3  # fraction of the images that lose contrast
     restarts: float = 0.75  # fraction of the images whose [CLS] is reset before the late layers
+    kind: Kind = "clip"
 
     def __post_init__(self) -> None:
         """Check that gray images have no captions, which may mention colours."""
@@ -123,10 +124,11 @@ def make_batch(settings: Settings, step: int, shard: int, tokenizer: Any) -> Bat
 class Learner(nn.Module):
     """The trained modules: the model, and the anchors that are discarded at the end."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, kind: Kind) -> None:
         """Build both from a seed."""
         super().__init__()
-        self.clip = build(seed)
+        self.kind: Kind = kind
+        self.clip = build(seed, kind)
         noise = torch.randn(sum(PROMPT_COUNTS), config()["model_cfg"]["embed_dim"], generator=_generator(seed))
         self.anchors = nn.Parameter(F.normalize(noise, dim=-1))
 
@@ -169,8 +171,9 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
         metadata = file.metadata()
         tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     step, made_with = int(metadata["step"]), json.loads(metadata["settings"])
-    same_so_far = step <= min(settings.plateau, Settings(**made_with).plateau)
-    if made_with | ({"steps": settings.steps} if same_so_far else {}) != asdict(settings):
+    before = Settings(**made_with)
+    same_so_far = step <= min(settings.plateau, before.plateau)
+    if replace(before, steps=settings.steps if same_so_far else before.steps) != settings:
         raise ConfigError(f"{path} was made with other settings ({metadata['settings']}): resume with the same ones.")
     model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
     for name, parameter in model.named_parameters():
@@ -226,7 +229,7 @@ class Threads:
 
 def shard_gradients(model: Learner, batch: Batch, patch_weight: float) -> tuple[dict[str, float], tuple[Tensor, ...]]:
     """Return one shard's loss with its terms, and its gradients."""
-    loss, terms = total_loss(model.clip, model.anchors, batch, patch_weight)
+    loss, terms = total_loss(model.clip, model.anchors, batch, patch_weight, model.kind)
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     return {"loss": float(loss.detach())} | {name: float(value) for name, value in terms.items()}, gradients
 
@@ -270,7 +273,7 @@ def pretrain(
     _prepare(out, resume)
     write_tokenizer(out)
     tokenizer = load_tokenizer(out)
-    model = Learner(settings.seed).train()
+    model = Learner(settings.seed, settings.kind).train()
     optimizer = make_optimizer(model, settings)
     step = load_checkpoint(out / CHECKPOINT, model, optimizer, settings) if resume else 0
     _trim_log(out / LOG, step)
@@ -293,5 +296,5 @@ def pretrain(
                 on_step(step, metrics)
     threads.close()
     if step == settings.steps:
-        write_folder(model.clip, out / "clip")
+        write_folder(model.clip, out / "clip", settings.kind)
     return step
