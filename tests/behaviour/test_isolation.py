@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import dear
-from dear.backbone.layers import Layer, layer_of
+from dear.backbone.layer_kinds import layer_of
+from dear.backbone.layers import Layer
 from dear.methods.dear.masks import layer_mask, token_kinds
 from dear.roles.rolemap import CORE_ATTRIBUTES, HeadRole
 from helpers import move_parameters

@@ -3,8 +3,8 @@
 These names exist:
   rows@J         (N, D)   input of image layer J; rows@0 comes before the input norm
   feature        (E,)     the image feature, unnormalised
-  projected      (N, E)   all rows after the last layer, through final norm and projection
-  cls_attention  (N,)     attention of the [CLS] row in the last layer, mean over its heads
+  projected      (M, E)   `VisionTower.local`: the feature, and each patch after the last layer read by itself
+  cls_attention  (M,)     `VisionTower.attention`: how much the feature attends to itself and to each patch
   terms:GROUPS   (G+1, E) contribution of each group of heads to the unit feature, then of all other parts together;
                           GROUPS is written LAYER.HEAD, as in "9.0,9.3;10.1"
 Two prefixes make further names. plain:NAME is NAME of the image without augmentation. COMPANION:image is the image
@@ -57,15 +57,14 @@ def check_heads(vision: VisionTower, groups: Sequence[Sequence[tuple[int, int]]]
 def shape_of(vision: VisionTower, name: str) -> tuple[int, ...]:
     """Shape of a named tensor for one image."""
     check_names(vision, [name])
-    embed = vision.projection.shape[1]
     if name == "feature":
-        return (embed,)
+        return (vision.embed_dim,)
     if name == "projected":
-        return vision.rows, embed
+        return 1 + vision.rows - vision.prefix, vision.embed_dim
     if name == "cls_attention":
-        return (vision.rows,)
+        return (1 + vision.rows - vision.prefix,)
     if name.startswith(TERMS):
-        return len(parse_groups(name.removeprefix(TERMS))) + 1, embed
+        return len(parse_groups(name.removeprefix(TERMS))) + 1, vision.embed_dim
     return vision.rows, vision.width
 
 
@@ -73,6 +72,8 @@ def shape_of(vision: VisionTower, name: str) -> tuple[int, ...]:
 def frozen(vision: VisionTower, images: Tensor, names: Sequence[str]) -> States:
     """The tensors `names` of preprocessed images, computed in one pass."""
     vision.check(images)
+    if not vision.has_layers and set(names) <= {"feature"}:
+        return {name: vision.stock(images) for name in names}
     return complete(vision, {"rows@0": vision.embed(images)}, names)
 
 
@@ -85,13 +86,12 @@ def complete(vision: VisionTower, known: Mapping[str, Tensor], names: Sequence[s
         tensors[f"rows@{layer}"] = _rows(vision, tensors, layer)
     if "feature" in names and "feature" not in tensors and not {"projected", "cls_attention"} & set(names):
         start = _nearest(tensors, vision.depth)
-        tensors["feature"] = vision.read(
-            vision.run(_rows(vision, tensors, max(start, 1)), max(start, 1), read=[0])[:, 0]
-        )
+        rows = _rows(vision, tensors, max(start, 1))
+        tensors["feature"] = vision.feature(vision.run(rows, max(start, 1), read=vision.pooled))
     if any(name not in tensors for name in names if name in ("feature", "projected", "cls_attention")):
         before = _rows(vision, tensors, vision.depth)
-        projected = vision.read(vision.run(before, vision.depth))
-        weights = vision.layers[-1].weights(before, before[:, :1])[:, :, 0].mean(1)
+        after = vision.run(before, vision.depth)
+        projected, weights = vision.local(after), vision.attention(before, after)
         tensors = {"projected": projected, "feature": projected[:, 0], "cls_attention": weights, **tensors}
     for name in (name for name in names if name.startswith(TERMS) and name not in tensors):
         tensors[name] = group_terms(vision, _rows(vision, tensors, 1), parse_groups(name.removeprefix(TERMS)))

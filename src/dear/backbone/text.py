@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dear.backbone.layers import Layer, layer_of
+from dear.backbone.layer_kinds import layer_of
+from dear.backbone.layers import Layer
 from dear.backbone.packed import Packing, packing_of
 from dear.backbone.packed_rows import Passage
 from dear.backbone.precision import tower_precision, wide
@@ -54,7 +55,7 @@ class TextTower:
     @property
     def layers(self) -> list[Layer]:
         """All layers, which a method may replace."""
-        return [layer_of(block) for block in self._text.transformer.resblocks]
+        return [layer for block in self.blocks if (layer := layer_of(block))]
 
     @property
     def blocks(self) -> list[nn.Module]:

@@ -57,10 +57,10 @@ class Run:
         wanted = rows if isinstance(rows, list) else list(all_rows[rows or slice(None)])
         queries = x_1ND[:, wanted]
         (q,), (k, v) = layer.project(layer.pre1(queries), "q"), layer.project(layer.pre1(x_1ND), "kv")
-        q, k, v = (x.view(*x.shape[:-1], layer.heads, -1).transpose(1, 2) for x in (q, k, v))
+        (q, k), v = layer.compared(q, k, wanted), layer.split(v)
         scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
         weights = (scores if mask is None else scores.masked_fill(~mask, -torch.inf)).softmax(-1)
-        y = queries + layer.post1(layer.out((weights @ v).transpose(1, 2).flatten(2)))
+        y = queries + layer.post1(layer.out(layer.inner((weights @ v).transpose(1, 2).flatten(2))))
         added = layer.post2(layer.mlp(layer.pre2(y)))
         if layer.side is not None:
             added = added + layer.side(layer.pre1(queries))

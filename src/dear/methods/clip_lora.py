@@ -139,6 +139,6 @@ class ClipLora(Method[ClipLoraConfig]):
             return super().forward(clip, image, text, batch)
         first = 1 + min(map(int, self.vision_lora))
         layers = self._adapted(clip.vision.layers, self.vision_lora, "vision", batch)
-        x_BD = clip.vision.run(image[f"rows@{first}"], first, layers=layers, read=[0])[:, 0]
-        feature_BE = unit(clip.vision.read(x_BD))
+        x_BQD = clip.vision.run(image[f"rows@{first}"], first, layers=layers, read=clip.vision.pooled)
+        feature_BE = unit(clip.vision.feature(x_BQD))
         return cosine_output(clip, feature_BE, text)

@@ -290,8 +290,8 @@ class LLaMP(Method[LLaMPConfig]):
         if self.config.clean_teacher:
             return unit(image["feature"])
         layers = self._layers(clip, batch, "teacher")
-        x_BD = clip.vision.run(image[self._teacher], min(self._lora.values()), layers=layers, read=[0])[:, 0]
-        return unit(clip.vision.read(x_BD))
+        first, vision = min(self._lora.values()), clip.vision
+        return unit(vision.feature(vision.run(image[self._teacher], first, layers=layers, read=vision.pooled)))
 
     def forward(
         self, clip: FrozenClip, image: Mapping[str, Tensor], text: Mapping[str, Tensor], batch: Batch | None = None

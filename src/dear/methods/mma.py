@@ -109,8 +109,8 @@ class MMA(Method[MMAConfig]):
         """Cosines of adapted image and class features."""
         first = min(self._vision.values())
         layers = self._adapted(clip.vision.layers, self._vision, self.vision_adapters)
-        x_BD = clip.vision.run(image[f"rows@{first}"], first, layers=layers, read=[0])[:, 0]
-        feature_BE = unit(clip.vision.read(x_BD))
+        x_BQD = clip.vision.run(image[f"rows@{first}"], first, layers=layers, read=clip.vision.pooled)
+        feature_BE = unit(clip.vision.feature(x_BQD))
         return cosine_output(clip, feature_BE, text)
 
     def combine(self, grads: Mapping[str, Mapping[str, Tensor]]) -> Mapping[str, Tensor]:

@@ -108,7 +108,7 @@ class MMRL(Method[MMRLConfig]):
         return rows
 
     def token_projection(self, clip: FrozenClip) -> Tensor:
-        """Projection of the mean token into the joint space, (Dv, E)."""
+        """Projection of the mean token into the joint space, (Dv, E) or as `Pool.start`."""
         return self.projection
 
     def carried(self, fresh: Tensor, previous: Tensor) -> Tensor:
@@ -153,10 +153,10 @@ class MMRL(Method[MMRLConfig]):
         def kept(layer: int) -> int | None:
             return originals if layer + 1 in self.vision_layers and not self.carries else None
 
-        read = [0, *range(originals, originals + count)]
+        read = [*clip.vision.pooled, *range(originals, originals + count)]
         x_BQD = clip.vision.run(rows_BND, first, edit=edit, read=read, kept=kept)
-        tokens_BE = clip.vision.read(x_BQD[:, 1:], projection=self.token_projection(clip)).mean(1)
-        return unit(clip.vision.read(x_BQD[:, 0])), unit(tokens_BE)
+        tokens_BE = clip.vision.read(x_BQD[:, -count:], projection=self.token_projection(clip)).mean(1)
+        return unit(clip.vision.feature(x_BQD)), unit(tokens_BE)
 
     def forward(
         self, clip: FrozenClip, image: Mapping[str, Tensor], text: AdaptedText, batch: Batch | None = None

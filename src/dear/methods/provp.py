@@ -97,7 +97,7 @@ class ProVP(Method[ProVPConfig]):
                 fresh = carry * x_BLD[:, count:] + (1 - carry) * fresh
             return torch.cat([x_BLD[:, :count], fresh], dim=1)
 
-        return unit(clip.vision.read(clip.vision.run(rows_BND, edit=edit, read=[0])[:, 0]))
+        return unit(clip.vision.feature(clip.vision.run(rows_BND, edit=edit, read=clip.vision.pooled)))
 
     def forward(
         self, clip: FrozenClip, image: Mapping[str, Tensor], text: Tensor, batch: Batch | None = None

@@ -101,7 +101,8 @@ class ImageTail(nn.Module):
         super().__init__()
         self.transformer = Blocks(clip.vision.blocks, first)
         self.ln_post = own_copy(clip.vision.final_norm)
-        self.proj = own_tensor(clip.vision.projection)
+        weight = clip.vision.pool.weight
+        self.proj = None if weight is None else own_tensor(weight)
 
 
 def chances(count: int, top: int, falloff: float) -> Tensor:
@@ -180,8 +181,9 @@ class SkipTuning(Method[SkipTuningConfig]):
     def image_features(self, clip: FrozenClip, rows_BND: Tensor) -> Tensor:
         """Image features of unit length (B, E) with the trained layers."""
         layers = with_blocks(clip.vision.layers, self.visual.transformer.resblocks)
-        x_BD = clip.vision.run(rows_BND, self._first_image, layers=layers, read=[0])[:, 0]
-        return unit(clip.vision.read(x_BD, self.visual.ln_post, self.visual.proj))
+        x_BQD = clip.vision.run(rows_BND, self._first_image, layers=layers, read=clip.vision.pooled)
+        pool = replace(clip.vision.pool, norm=self.visual.ln_post, weight=self.visual.proj)
+        return unit(clip.vision.feature(x_BQD, pool))
 
     @torch.no_grad()
     def selected(self, feature_BE: Tensor, text: TrainedClasses, labels_B: Tensor) -> tuple[Tensor, Tensor]:

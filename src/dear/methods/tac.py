@@ -101,7 +101,7 @@ class TAC(Method[TACConfig]):
     def __init__(self, clip: FrozenClip, config: TACConfig, **others: Any) -> None:
         super().__init__(clip, config, **others)
         self.needs = Needs(image=("rows@1",), training=("plain:feature",), views=config.views, drawn_images=False)
-        embed = clip.vision.projection.shape[1]
+        embed = clip.geometry.embed_dim
         narrow, wide = clip.text.width, clip.vision.width
         later = [
             random_rows(self.generator, config.text_context, narrow)

@@ -146,7 +146,7 @@ class TextRefiner(CoOp):
         super().__init__(clip, config, **others)
         self.needs = Needs(training=("projected", "cls_attention"), drawn_images=False)
         generator = torch.Generator().manual_seed(self.seed)  # as if the context had used no numbers
-        embed = clip.vision.projection.shape[1]
+        embed = clip.geometry.embed_dim
         self.trans = Translation(embed, embed, generator)
         self.extractor = random_linear(generator, 2 * embed, embed, bias=False)
         self.cache: Tensor

@@ -69,16 +69,16 @@ class TextRefinerKD(PromptKD):
         return refine(frozen, self.cache, self.extractor, self.config.alpha)
 
     def _rows(self, clip: FrozenClip, rows_BND: Tensor, training: bool) -> tuple[Tensor, Tensor]:
-        """Projected rows of the last layer (only [CLS] in evaluation), and the attention of [CLS] to rows."""
+        """Features of the image and, in training, of its patches; and the attention of the image to them."""
         last, count = clip.vision.depth, rows_BND.shape[1]
         edit, kept = image_edit(clip, list(self.vision), count)
         before = edit(last, clip.vision.run(rows_BND, 1, last - 1, edit=edit, kept=kept))
-        after = clip.vision.run(before, last, read=range(count) if training else [0])
+        after = clip.vision.run(before, last, read=range(count) if training else clip.vision.pooled)
         if not training:
-            return clip.vision.read(after), before[:, :0, 0]
+            return clip.vision.feature(after)[:, None], before[:, :0, 0]
         with torch.no_grad():
-            weights = clip.vision.layers[-1].weights(before, before[:, :1])[:, :, 0].mean(1)
-        return clip.vision.read(after), weights[:, :count]
+            weights = clip.vision.attention(before, after)
+        return clip.vision.local(after), weights
 
     def forward(self, clip: FrozenClip, image: Mapping[str, Tensor], text: Any, batch: Batch | None = None) -> Output:
         """Products of the student's projected feature with refined classes; in training also of local rows."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dear.backbone.layers import layer_of
+from dear.backbone.layer_kinds import layer_of
 from helpers import TINY_CONFIGS
 
 

@@ -175,12 +175,12 @@ class DearMethod(Method[DearConfig]):
             tokens = raw_BAD if layer == self.first else self._carry(raw_BAD, x_BLD[:, originals:])
             return torch.cat([x_BLD[:, :originals], tokens], dim=1)
 
-        read = [0, *range(originals, originals + count)]
+        read = [*clip.vision.pooled, *range(originals, originals + count)]
         x_BQD = clip.vision.run(
             prefix_BND, self.first, edit=edit, masks=lambda layer: self.get_buffer(f"mask_{layer}"), read=read
         )
-        cls_BE = clip.vision.read(x_BQD[:, 0])
-        attr_BAE = clip.vision.read(x_BQD[:, 1:], projection=self._projection(clip))
+        cls_BE = clip.vision.feature(x_BQD)
+        attr_BAE = clip.vision.read(x_BQD[:, -count:], projection=self._projection(clip))
         attr_BKE = attr_BAE.view(attr_BAE.shape[0], len(self.roles.attributes), -1, attr_BAE.shape[-1]).mean(2)
         return unit(cls_BE), unit(attr_BKE)
 
@@ -200,7 +200,7 @@ def projection_start(config: DearConfig, clip: FrozenClip, generator: torch.Gene
     """Named start values of the projection's parameters, in fp32."""
     width, embed = clip.vision.projection.shape
     if config.projection == "copy":
-        return {"attribute_projection": clip.vision.projection.detach().float().clone()}
+        return {"attribute_projection": clip.vision.projection.detach().float().contiguous().clone()}
     if config.projection == "random":
         return {"attribute_projection": torch.randn(width, embed, generator=generator) * width**-0.5}
     return {

@@ -112,8 +112,8 @@ def prompted_image(
     them, the rows are passed on. `masks` as in `VisionTower.run`; `tower` replaces the image tower's layers.
     """
     edit, kept = image_edit(clip, layers, rows_BND.shape[1])
-    x_BD = clip.vision.run(rows_BND, edit=edit, masks=masks, layers=tower, read=[0], kept=kept)[:, 0]
-    return clip.vision.read(x_BD)
+    pooled = clip.vision.pooled
+    return clip.vision.feature(clip.vision.run(rows_BND, edit=edit, masks=masks, layers=tower, read=pooled, kept=kept))
 
 
 def image_edit(
