@@ -60,24 +60,17 @@ def test_weights_that_can_hold_code_need_a_flag(tmp_path, name):
 
 
 @pytest.mark.covers("S1")
-def test_so_do_weights_of_a_repository(tmp_path, monkeypatch):
+def test_so_do_weights_of_a_repository(tmp_path, hub):
     folder = backbone_folder(tmp_path / "clip")
-    (folder / "open_clip_pytorch_model.bin").write_bytes(b"cos\nsystem\n")
-
-    def download(repo_id, filename, **_):
-        if not (folder / filename).exists():
-            raise FileNotFoundError(filename)
-        return str(folder / filename)
-
-    monkeypatch.setattr("open_clip.pretrained.hf_hub_download", download)
-    monkeypatch.setattr("dear.backbone.load.ask", lambda *_: None)  # the hub answers
+    config = json.loads((folder / "open_clip_config.json").read_text())
+    weights = {"open_clip_pytorch_model.bin": b"cos\nsystem\n"}
+    hub.add("some/body", {"open_clip_config.json": json.dumps(config).encode(), **weights})
     with pytest.raises(BackboneError, match="is not a safetensors file, and other formats can contain code"):
-        dear.load_clip("hf-hub:somebody/something")
-    text = json.loads((folder / "open_clip_config.json").read_text())
-    text["model_cfg"]["text_cfg"] |= {"hf_tokenizer_name": "x", "tokenizer_kwargs": {"trust_remote_code": True}}
-    (folder / "open_clip_config.json").write_text(json.dumps(text))
+        dear.load_clip("hf-hub:some/body")
+    config["model_cfg"]["text_cfg"] |= {"hf_tokenizer_name": "x", "tokenizer_kwargs": {"trust_remote_code": True}}
+    hub.add("some/where", {"open_clip_config.json": json.dumps(config).encode(), **weights})
     with pytest.raises(BackboneError, match="sets 'trust_remote_code' in its tokenizer_kwargs"):
-        dear.load_clip("hf-hub:somebody/something")
+        dear.load_clip("hf-hub:some/where")
 
 
 @pytest.mark.covers("S1")

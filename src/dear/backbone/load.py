@@ -6,26 +6,27 @@ Besides this module, `backbone.names` imports open_clip for its lists, `backbone
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import open_clip
 import torch
-from open_clip.pretrained import download_pretrained_from_hf
+from open_clip.pretrained import get_pretrained_cfg
 from open_clip.transformer import LayerNormFp32
 from torch import Tensor, nn
 from torchvision import transforms
 
 from dear.backbone.augment import TrainTransform
 from dear.backbone.clip import FrozenClip, Geometry, content_hash
-from dear.backbone.hub import WHOLE, ask, causes_of, first_lines, out_of_reach, says_not_found
+from dear.backbone.download import cached, download, fetch, listing
+from dear.backbone.hub import WEIGHTS, WHOLE, Wanted, causes_of, first_lines
 from dear.backbone.names import CONFIG_FILE, RANDOM, SUGGESTION, check_pretrained, repository_of, resolve_name, shipped
-from dear.backbone.origin import Origin, origin_of
-from dear.backbone.safety import check_config, check_weights, check_weights_file
+from dear.backbone.origin import PAGE, Origin, origin_of
+from dear.backbone.safety import SAFE, check_config, check_readable, check_weights, check_weights_file
 from dear.backbone.support import unsupported
 from dear.errors import BackboneError, HubError, backbone, option
 from dear.progress.stages import stage
@@ -36,6 +37,8 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MERGES_FILE = "bpe_merges.txt.gz"
+PREPROCESSING = {"mean", "std", "interpolation", "resize_mode"}
+"""What open_clip's tags say about the images that their weights expect."""
 ClipProvider = Callable[..., FrozenClip]
 """Anything that is called with the arguments of `load_clip` and returns a CLIP."""
 
@@ -98,9 +101,9 @@ def read_clip(
     if reason := unsupported(config):
         raise BackboneError(f"{name} cannot be adapted: {reason}. Use a CLIP ViT, such as {backbone(*SUGGESTION)}.")
     check_pretrained(source, pretrained, config)
-    pickled = pretrained != RANDOM and _check_weights(source, pretrained, allow_pickled=allow_pickled)
+    weights = None if pretrained == RANDOM else _find_weights(source, pretrained, allow_pickled=allow_pickled)
     with stage(f"loading {Path(name).name}"):
-        model = _create(source, pretrained, seed)
+        model = _create(source, pretrained, weights, seed)
     with _one_sentence(source, pretrained):
         geometry = _geometry(model, config)
     tokenizer = _tokenizer(source, geometry.vocab_size, uses_hub=bool(config["text_cfg"].get("hf_tokenizer_name")))
@@ -124,7 +127,7 @@ def read_clip(
         text_pool=getattr(text, "text_pool_type", None) or text.pool_type,
         text_eos_id=getattr(text, "text_eos_id", None) or text.eos_id,
         origin=_origin(source, pretrained),
-        pickled=pickled,
+        pickled=weights is not None and weights.suffix != SAFE and not _is_listed(source, pretrained),
     )
 
 
@@ -159,10 +162,19 @@ def _source(name: str) -> str:
     return f"local-dir:{folders[name]}" if name in folders else name
 
 
+def _folder(name: str) -> Path | None:
+    """The folder of a backbone's configuration, in the cache if it is on the hub; None for OpenCLIP's own names."""
+    if name.startswith("local-dir:"):
+        return Path(name.removeprefix("local-dir:"))
+    if name.startswith("hf-hub:"):
+        return fetch(Wanted(name, name.removeprefix("hf-hub:"), (CONFIG_FILE,))).parent
+    return None
+
+
 def _read_config(name: str) -> dict[str, Any]:
     """Read the model's configuration, before anything large is built or downloaded."""
-    if name.startswith("local-dir:"):
-        path = Path(name.removeprefix("local-dir:")) / CONFIG_FILE
+    if folder := _folder(name):
+        path = folder / CONFIG_FILE
         try:
             config = documents.parse(read_regular(path), where=name, what="a config", error=BackboneError)["model_cfg"]
         except NotRegularError as error:
@@ -174,10 +186,7 @@ def _read_config(name: str) -> dict[str, Any]:
         except (KeyError, TypeError, ValueError):
             config = None
     else:
-        if name.startswith("hf-hub:"):
-            _ask_hub(name, None)
-        with _quiet_open_clip(), _one_sentence(name):
-            config = copy.deepcopy(open_clip.get_model_config(name))
+        config = open_clip.get_model_config(name)
     if not isinstance(config, dict) or not all(isinstance(config.get(f"{t}_cfg"), dict) for t in ("vision", "text")):
         raise BackboneError(
             f"{name} is not an OpenCLIP configuration: its model_cfg needs a vision_cfg and a text_cfg."
@@ -185,58 +194,70 @@ def _read_config(name: str) -> dict[str, Any]:
     return config
 
 
-def _check_weights(source: str, pretrained: str | None, *, allow_pickled: bool) -> bool:
-    """Refuse third-party weights in a format that can contain code; weights that open_clip lists are trusted.
+def _find_weights(source: str, pretrained: str | None, *, allow_pickled: bool) -> Path:
+    """The file with the weights, downloaded if necessary.
 
-    Returns whether such weights are used because `allow_pickled` permits it.
+    Third-party weights in a format that can contain code are refused; weights that open_clip lists are trusted.
     """
-    _ask_hub(source, pretrained)
-    if source.startswith("local-dir:"):
-        return check_weights(Path(source.removeprefix("local-dir:")), allow_pickled=allow_pickled)
-    if source.startswith("hf-hub:"):
-        with _quiet_open_clip(), _one_sentence(source):
-            path = download_pretrained_from_hf(source.removeprefix("hf-hub:"))  # the file that open_clip will read
-        return check_weights_file(Path(path), allow_pickled=allow_pickled)
-    if pretrained is not None and is_file(pretrained):
-        return check_weights_file(Path(pretrained), allow_pickled=allow_pickled)
-    return False
+    wanted = _wanted(source, pretrained)
+    if wanted is not None:
+        path = cached(wanted) or _download(wanted)
+        check_weights_file(path, allow_pickled=allow_pickled or _is_listed(source, pretrained))
+    elif folder := _folder(source):
+        path = check_weights(folder, allow_pickled=allow_pickled)
+    else:
+        path = check_weights_file(Path(str(pretrained)), allow_pickled=allow_pickled)
+    check_readable(path, "put an undamaged copy there" if wanted is None else "run the same command again")
+    return path
 
 
-def _hub_files(name: str, pretrained: str | None) -> tuple[str, tuple[str, ...]]:
-    """The hub repository and the files of a backbone; "" and () if it is not on the hub."""
-    if name.startswith("hf-hub:"):
-        return name.removeprefix("hf-hub:"), WHOLE
-    if name.startswith("local-dir:") or pretrained is None or is_file(pretrained):
-        return "", ()
-    repository, file = repository_of(name, pretrained)
-    return repository, (file,) if file else WHOLE
+def _download(wanted: Wanted) -> Path:
+    """Download weights, and the repository's page, which states their license."""
+    listed = listing(wanted)
+    path = download(wanted, listed)
+    if PAGE in listed.files:
+        with suppress(HubError):
+            download(replace(wanted, names=(PAGE,), optional=True), listed)
+    return path
+
+
+def _wanted(name: str, pretrained: str | None) -> Wanted | None:
+    """The weights that are needed from the hub; None for weights of a folder or a file."""
+    if name.startswith("local-dir:") or is_file(pretrained or ""):
+        return None
+    if folder := _folder(name):
+        return Wanted(name, name.removeprefix("hf-hub:"), WEIGHTS, revision=folder.name)
+    repository, file = repository_of(name, str(pretrained))
+    names, by_hand = ((str(Path(file).with_suffix(SAFE)), file), (file,)) if file else (WEIGHTS, WHOLE)
+    return Wanted(f"{name} ({pretrained})", repository, names, by_hand=by_hand)
+
+
+def _is_listed(name: str, pretrained: str | None) -> bool:
+    """Whether open_clip itself names the weights, by a tag."""
+    return not name.startswith(("local-dir:", "hf-hub:")) and not is_file(pretrained or "")
 
 
 def _origin(name: str, pretrained: str | None) -> Origin | None:
     """The hub repository of a backbone's weights, with what the hub's cache knows of it."""
-    repository, files = ("", ()) if pretrained == RANDOM else _hub_files(name, pretrained)
-    return origin_of(repository, files[-1]) if repository else None
+    wanted = None if pretrained == RANDOM else _wanted(name, pretrained)
+    return origin_of(wanted.repository, wanted.names[0]) if wanted else None
 
 
-def _ask_hub(name: str, pretrained: str | None) -> None:
-    """Check once that the hub answers if files have to be downloaded, before anything is built."""
-    repository, files = _hub_files(name, pretrained)
-    if repository:
-        ask(repository, files, f"{name} ({pretrained})" if pretrained else name)
-
-
-def _create(name: str, pretrained: str | None, seed: int) -> Any:
-    """Build the model in fp32 on the CPU with the requested weights."""
-    with torch.random.fork_rng(devices=[]), _quiet_open_clip(), _one_sentence(name, pretrained):
+def _create(name: str, pretrained: str | None, weights: Path | None, seed: int) -> Any:
+    """Build the model in fp32 on the CPU with weights from a file, or with random weights; nothing is downloaded."""
+    folder = _folder(name)
+    tag = get_pretrained_cfg(name, pretrained) if weights and _is_listed(name, pretrained) else {}
+    with torch.random.fork_rng(devices=[]), _quiet_open_clip(), _one_sentence(name, pretrained, weights=weights):
         torch.manual_seed(seed)
-        random = pretrained == RANDOM
-        return open_clip.create_model(
-            name,
-            pretrained=None if random else pretrained,
-            load_weights=not random,
-            require_pretrained=not random,
-            weights_only=True,
+        model = open_clip.create_model(
+            f"local-dir:{folder}" if folder else name,
+            load_weights=False,
+            pretrained_text=False,
+            force_preprocess_cfg={key: value for key, value in tag.items() if key in PREPROCESSING},
         )
+        if weights is not None:
+            open_clip.load_checkpoint(model, str(weights), weights_only=True)
+        return model
 
 
 def _cast(model: Any, dtype: torch.dtype) -> None:
@@ -278,8 +299,9 @@ def _tokenizer(name: str, vocab_size: int, *, uses_hub: bool) -> Callable[..., T
     own: dict[str, Any] = {"trust_remote_code": False} if uses_hub else {}
     if name.startswith("local-dir:") and merges.is_file():
         own = {"bpe_path": str(merges)}
+    place = name if uses_hub or not (folder := _folder(name)) else f"local-dir:{folder}"
     with _quiet_open_clip(), _one_sentence(name, what="tokenizer"):
-        tokenizer: Callable[..., Tensor] = open_clip.get_tokenizer(name, **own)
+        tokenizer: Callable[..., Tensor] = open_clip.get_tokenizer(place, **own)
     if getattr(tokenizer, "vocab_size", 0) > vocab_size:
         raise BackboneError(
             f"{name} has {vocab_size} tokens, but its tokenizer produces more: add its own {MERGES_FILE}."
@@ -308,16 +330,18 @@ def _quiet_open_clip() -> Iterator[None]:
 
 
 @contextmanager
-def _one_sentence(name: str, pretrained: str | None = None, *, what: str = "model") -> Iterator[None]:
+def _one_sentence(
+    name: str, pretrained: str | None = None, *, what: str = "model", weights: Path | None = None
+) -> Iterator[None]:
     """Convert any error of open_clip and the hub into a `BackboneError` or `HubError` of one sentence."""
     full_name = f"{name} ({pretrained})" if pretrained else name
     try:
         yield
     except Exception as error:
         causes = list(causes_of(error))
-        local = name.startswith("local-dir:") or pretrained == RANDOM or is_file(pretrained or "")
-        if not local and any(says_not_found(cause) for cause in causes):
-            raise BackboneError(f"The hub has no OpenCLIP model at {full_name}: check the spelling.") from error
-        if not local and any(isinstance(cause, OSError) for cause in causes):
-            raise HubError(out_of_reach(full_name, *_hub_files(name, pretrained))) from error
-        raise BackboneError(f"The {what} of {full_name} cannot be loaded: {first_lines(causes[-1])}.") from error
+        if what == "tokenizer" and not name.startswith("local-dir:") and any(isinstance(e, OSError) for e in causes):
+            raise HubError(
+                f"The tokenizer of {full_name} has to be downloaded and the hub cannot be reached: check the network."
+            ) from error
+        place = f" from {weights}" if weights else ""
+        raise BackboneError(f"The {what} of {full_name} cannot be loaded{place}: {first_lines(causes[-1])}.") from error

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from open_clip.model import CLIPTextCfg, CLIPVisionCfg
+from safetensors import SafetensorError, safe_open
 
 from dear.errors import BackboneError, did_you_mean
 
@@ -30,6 +32,8 @@ TOKENIZER_KEYS = {"clean", "strip_sep_token", "language"}
 """The only settings that are passed to a tokenizer: others could make it run Python code of the folder."""
 LARGEST_NUMBER = 1_000_000
 SAFE = ".safetensors"
+PICKLED = (b"\x80", b"\x93")
+"""First bytes of PyTorch's former format and of a NumPy array."""
 PREFERRED = ("open_clip_model", "open_clip_pytorch_model", "model", "pytorch_model")
 
 
@@ -55,8 +59,8 @@ def _check_keys(name: str, where: str, values: Mapping[str, Any], known: set[str
             raise BackboneError(f"{name} sets {key!r} in its {where} to {value}, which is too large for a CLIP.")
 
 
-def check_weights(folder: Path, *, allow_pickled: bool) -> bool:
-    """Whether a folder's weights are pickled; raises `BackboneError` if they are and it is not allowed."""
+def check_weights(folder: Path, *, allow_pickled: bool) -> Path:
+    """The weights of a folder; raise `BackboneError` if they are not in a safetensors file."""
     named = [folder / f"{stem}{end}" for stem in PREFERRED for end in (SAFE, ".bin", ".pth")]
     weights = next((path for path in named if path.exists()), None) or next(
         (path for end in (SAFE, ".bin", ".pth") for path in sorted(folder.glob(f"*{end}"))), None
@@ -68,12 +72,27 @@ def check_weights(folder: Path, *, allow_pickled: bool) -> bool:
     return check_weights_file(weights, allow_pickled=allow_pickled)
 
 
-def check_weights_file(path: Path, *, allow_pickled: bool) -> bool:
-    """Whether weights are in a format that can contain code; raises `BackboneError` unless that is allowed."""
-    pickled = path.suffix != SAFE
-    if pickled and not allow_pickled:
+def check_weights_file(path: Path, *, allow_pickled: bool) -> Path:
+    """The path; raise `BackboneError` for weights in a format that can contain code, unless it is allowed."""
+    if path.suffix != SAFE and not allow_pickled:
         raise BackboneError(
             f"{path} is not a safetensors file, and other formats can contain code: convert it, or allow this one in "
             f"Python with dear.load_clip(…, allow_pickled=True), which loads tensors only."
         )
-    return pickled
+    return path
+
+
+def check_readable(path: Path, then: str) -> None:
+    """Raise `BackboneError` for a weights file with a damaged header, or without its end; `then` is what to do next."""
+    try:
+        if path.suffix == SAFE:
+            with safe_open(path, framework="pt"):
+                return
+        with path.open("rb") as file:
+            if not (zipfile.is_zipfile(path) or file.read(1) in PICKLED):
+                raise ValueError("it is not a file of PyTorch")
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise BackboneError(
+            f"{path} cannot be loaded, because it is damaged ({reason}): delete it and {then}."
+        ) from None

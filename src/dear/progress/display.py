@@ -11,6 +11,7 @@ from threading import Event, Lock, Thread
 from typing import Any, TextIO
 
 from dear.progress.stages import BEAT, Stage, checked, clock, duration, heard_by
+from dear.storage.files import shown
 
 WORKING = "working"
 
@@ -39,6 +40,13 @@ class Lines:
     def closed(self, stage: Stage) -> None:
         """Forget it."""
         self._open.remove(stage)
+
+    def printed(self, text: str) -> None:
+        """Print a remark at once."""
+        with self._lock:
+            stream = self._stream or sys.stderr
+            stream.write(f"{shown(text)}\n")
+            stream.flush()
 
     def close(self) -> None:
         """Print nothing more."""
@@ -101,6 +109,10 @@ class Bars:
         self._idle.name = WORKING
         self._update()
 
+    def printed(self, text: str) -> None:
+        """Print a remark above the bars."""
+        self._console.print(shown(text), markup=False, highlight=False, soft_wrap=True)
+
     def clear(self) -> None:
         """Make room for something printed."""
         self._progress.stop()
@@ -144,7 +156,8 @@ class Row:
     @property
     def count(self) -> str:
         """Number done and total."""
-        return f"{self.stage.done:,}/{self.stage.total:,}" if self.stage.total else ""
+        unit = f" {self.stage.unit}" if self.stage.unit else ""
+        return f"{self.stage.done:,}/{self.stage.total:,}{unit}" if self.stage.total else ""
 
     @property
     def left(self) -> str:

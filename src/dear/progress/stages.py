@@ -44,6 +44,8 @@ class Stage:
     facts: Mapping[str, Any] = field(default_factory=dict)
     left: float | None = None
     """Seconds left, if the caller knows better than the pace so far."""
+    unit: str = ""
+    """What is counted, such as "MB"; "" for images, steps and the like."""
 
     def seconds_left(self) -> float | None:
         """Seconds left by the pace so far; None if there is no pace yet."""
@@ -55,6 +57,7 @@ class Stage:
     def line(self) -> str:
         """The stage as one line of a log."""
         count = f"{self.done:,} of {self.total:,}" if self.total else f"{self.done:,}" if self.done else "…"
+        count += f" {self.unit}" if self.unit and self.total else ""
         left = self.seconds_left()
         wait = [f"about {duration(left)} left"] if left else []
         return ", ".join([f"{self.name}: {count}", *wait, *self.words()[:MOST]])
@@ -107,6 +110,7 @@ class Calls:
 
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+_UNSET: Any = object()
 _outer: ContextVar[Stage | None] = ContextVar("outer", default=None)
 
 
@@ -158,11 +162,11 @@ class Advance(Protocol):
 
 
 @contextmanager
-def stage(name: str, total: int = 0, *, done: int | None = 0, outer: bool = False) -> Iterator[Advance]:
+def stage(name: str, total: int = 0, *, done: int | None = 0, outer: bool = False, unit: str = "") -> Iterator[Advance]:
     """Open a stage and yield a function to report the number done. `done` was done before, None if that is unknown."""
     listener = _listener.get()
-    at = Stage(name, total, done or 0, outer, first=done)
-    logger.info("%s%s", name, f": {total:,}" if total else "")
+    at = Stage(name, total, done or 0, outer, first=done, unit=unit)
+    logger.info("%s%s", name, f": {total:,} {unit}".rstrip() if total else "")
     beat = at.began
     if listener:
         listener.opened(at)
@@ -189,6 +193,19 @@ def stage(name: str, total: int = 0, *, done: int | None = 0, outer: bool = Fals
         logger.debug("%s: %d in %.1f s", name, at.done, clock() - at.began)
         if listener:
             listener.closed(at)
+
+
+def remark(text: str) -> None:
+    """Log one line, and print it wherever progress is displayed."""
+    logger.info("%s", text)
+    listener: Any = _listener.get()
+    if hasattr(listener, "printed"):
+        listener.printed(text)
+
+
+def is_unheard() -> bool:
+    """Whether no caller has chosen a listener, not even to have none."""
+    return _listener.get(_UNSET) is _UNSET
 
 
 def time_left() -> float | None:
