@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from dear.data.open import open_dataset
+from dear.data.splits import few_shot
 from dear.errors import ConfigError, DataError, OverwriteError, RoleMapError, TrainingError
 from dear.evaluation import cell_run
 from dear.evaluation import grid as grid_module
@@ -132,7 +133,7 @@ def test_changed_images_are_seen(photos, setting, trainings, tmp_path):
     run_grid(cells(mine, methods=["dear"]), setting())
     for name in CLASSES:
         Image.new("RGB", (40, 40), "teal").save(mine / name / "new.png")
-    (result,) = run_grid(cells(mine, methods=["dear"], shots=[3]), setting(resume=True))
+    (result,) = run_grid(cells(mine, methods=["dear"], shots=[3]), setting(resume=True, test_share=0))
     assert result.steps == 6
     assert result.images == 4
 
@@ -213,7 +214,7 @@ def test_unreadable_test_images_are_named(setting, tmp_path):
         make_photos(mine / split, CLASSES, 2)
     data = open_dataset(mine)
     (made,) = cells(mine, methods=["zero_shot"])
-    undrawn = cell_run.items_to_test(data, "novel", trained_items=cell_run.few_shot(data.train, 2, 1))
+    undrawn = cell_run.items_to_test(data, "novel", trained_items=few_shot(data.train, 2, 1))
     (mine / undrawn[0].id).write_bytes(b"")
     (result,) = run_grid([made], setting())
     assert result.score("novel").unreadable == 1
@@ -284,8 +285,8 @@ def test_choices_that_cannot_work_are_refused_first(photos, setting):
 
 
 def test_no_images_left_to_test_on(photos, setting):
-    with pytest.raises(DataError, match="no images left to test on, because all were used for training: use fewer"):
-        run_grid(cells(photos, shots=[16], methods=["zero_shot"]), setting())
+    with pytest.raises(DataError, match="no images left to test on, because all were used for training: train with"):
+        run_grid(cells(photos, shots=[16], methods=["zero_shot"]), setting(test_share=0))
     assert not setting().out.exists()
 
 

@@ -95,11 +95,17 @@ def test_train_ends_with_commands_that_work_as_typed(dear_, place, tmp_path, mon
 
 
 def test_train_on_all_images_offers_no_test(dear_, place, tmp_path):
-    code, stdout, _ = dear_(*train(place, place / "photos", tmp_path / "run", "--shots", 4))
+    words = train(place, place / "photos", tmp_path / "run", "--shots", 4, "--test-share", 0)
+    code, stdout, stderr = dear_(*words)
     assert code == 0
+    assert "note: 4 class(es) have no image left for the test, such as 'ant' with 4: use fewer shots" in stderr
     assert "All images were trained on, so none is left to test it with." in stdout
-    assert "dear eval" not in stdout
+    assert f"dear eval {tmp_path / 'run'} DATA" in stdout
     assert f"dear predict {tmp_path / 'run'} IMAGE" in stdout
+    for verb in ("eval", "report"):
+        code, _, stderr = dear_(verb, tmp_path / "run")
+        assert code == 2
+        assert "all were used for training: train with at least 4 images per class and without --test-share 0" in stderr
 
 
 def stop_after(monkeypatch, steps, error):
@@ -162,11 +168,16 @@ def test_bad_images_and_few_images_are_told(dear_, place, tmp_path):
         (photos / "bee" / f"text{i}.jpg").write_text("no image")
     code, _, stderr = dear_(*train(place, photos, tmp_path / "run", "--shots", 16))
     assert code == 0
-    assert "note: 2 class(es) have fewer than 16 images, such as 'ant': all of them are used." in stderr
+    assert "note: 2 class(es) have no image left for the test" not in stderr
+    assert (
+        "note: 4 to 9 images per class: 2 to 7 for training, 2 set aside for the test; --test-share 0 trains on all"
+    ) in stderr
+    code, _, stderr = dear_(*train(place, photos, tmp_path / "all", "--shots", 16, "--test-share", 0))
+    assert code == 0
     assert stderr.count("skipped: ") == 5
     assert "… and 2 more, all named in " in stderr
     assert "note: unreadable images were skipped 14 times." in stderr
-    logged = (tmp_path / "run" / "metrics.jsonl").read_text()
+    logged = (tmp_path / "all" / "metrics.jsonl").read_text()
     assert "zero.jpg cannot be read: it is empty" in logged
 
 

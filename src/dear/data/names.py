@@ -89,7 +89,8 @@ def with_names(dataset: Dataset, names: str | Path | Mapping[str, str] | None) -
 def with_class(dataset: Dataset, folder: str | Path) -> Dataset:
     """The data set with the images of a folder as a further class, which is last and has the folder's name.
 
-    All its images are training images; if the data set has a test split, one in four becomes a test image.
+    All its images are training images; if the data set has a test split, one in four becomes a test image. (Without
+    one, test images are set aside when shots are sampled.)
     """
     path = as_folder(folder)
     images, name = folder_images(path), _words(path.resolve().name)

@@ -17,6 +17,8 @@ from dear.storage.documents import FORMAT, SEAL, VERSION, Document
 from dear.storage.files import letters, sha256
 
 Half = Literal["all", "base", "novel"]
+FEWEST_TESTED, FEWEST_DIVIDED = 2, 4
+"""A class has at least this number of test images; a class with fewer than `FEWEST_DIVIDED` images is not divided."""
 
 
 class Shots(Document):
@@ -47,8 +49,8 @@ class Shots(Document):
         return json.dumps(content, indent=1) + "\n"
 
 
-def few_shot(items: Iterable[Item], shots: int, seed: int) -> tuple[Item, ...]:
-    """Sample `shots` items per class, or take all items of a class that has fewer.
+def few_shot(items: Iterable[Item], shots: int, seed: int, test_share: float = 0.0) -> tuple[Item, ...]:
+    """Sample `shots` items per class, or fewer in a class that has not enough of them beside its test images.
 
     Items are ranked by a hash of the seed, their class and their id, so the sample depends on nothing else. For the
     same seed, a smaller sample is always a part of a larger one.
@@ -58,12 +60,36 @@ def few_shot(items: Iterable[Item], shots: int, seed: int) -> tuple[Item, ...]:
     by_class: dict[int, list[Item]] = defaultdict(list)
     for item in items:
         by_class[item.label].append(item)
-    sampled = [item for members in by_class.values() for item in sorted(members, key=partial(_rank, seed))[:shots]]
+    sampled: list[Item] = []
+    for members in by_class.values():
+        most = len(members) - set_aside(len(members), test_share)
+        sampled += sorted(members, key=partial(_rank, seed))[: min(shots, most)]
     return in_order(sampled)
+
+
+def set_aside(images: int, test_share: float) -> int:
+    """Number of images of a class that must be left for the test: the share of them, at least 2, never all.
+
+    A class with fewer than 4 images is not divided, and with a share of 0 none is.
+    """
+    if not test_share or images < FEWEST_DIVIDED:
+        return 0
+    return min(max(FEWEST_TESTED, int(images * test_share)), images - 1)
+
+
+def training_shots(dataset: Dataset, shots: int, seed: int, test_share: float) -> tuple[Item, ...]:
+    """The training images of a data set; if it has no test split, a share of each class is set aside for the test."""
+    return few_shot(dataset.train, shots, seed, 0.0 if dataset.test else test_share)
 
 
 def _rank(seed: int, item: Item) -> tuple[bytes, str]:
     return hashlib.sha256(letters(f"{seed}\n{item.label}\n{item.id}")).digest(), item.id
+
+
+def span(counts: Iterable[int]) -> str:
+    """Counts in words: "9" if they are equal, otherwise "3 to 16"."""
+    least, most = min(found := tuple(counts)), max(found)
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def base_and_novel(classes: int) -> tuple[range, range]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +13,7 @@ from dear.backbone.clip import FrozenClip
 from dear.config import Settings, named_first, named_now, whole_number
 from dear.data.catalog import declarations
 from dear.data.dataset import Dataset, Item
-from dear.data.splits import Half, few_shot, held_out, labels_of, left_over, restrict
+from dear.data.splits import Half, few_shot, held_out, labels_of, left_over, restrict, training_shots
 from dear.errors import DataError
 from dear.methods.base import Method
 from dear.methods.recipe import Case, Recipe, resolve, special_config
@@ -50,6 +51,8 @@ class Job:
     half: Half = "all"
     validate: bool = False
     """Whether validation and undrawn images will be tested on, so that nothing may be chosen on them."""
+    test_share: float = 0.0
+    """Share of each class that was set aside for the test, if the data set has no test split."""
 
     def __repr__(self) -> str:
         """One line instead of every item."""
@@ -59,6 +62,12 @@ class Job:
     def recipe(self) -> RecipeName:
         """The method's own recipe, or the one shared by all methods."""
         return self.train.recipe
+
+    @property
+    def images_per_class(self) -> tuple[int, int] | None:
+        """Smallest and largest number of training images of a class; None if they have no labels."""
+        counts = Counter(item.label for item in self.items)
+        return None if UNLABELLED in counts else (min(counts.values()), max(counts.values()))
 
     @property
     def cached_views(self) -> int:
@@ -133,18 +142,20 @@ def make_job(
     train: Training | None = None,
     protocol: str | None = None,
     validate: bool = False,
+    test_share: float = 0.0,
 ) -> Job:
     """A job on some shots of all classes of a data set, or of one half of them.
 
     Shots are sampled for all classes before the half is taken. A method that trains without labels gets all training
     images of both halves; if training images will be tested (`validate`, or no test split), only the shots of them.
+    Without a test split, `test_share` of each class is never trained on.
     """
     whole_number("shots", shots, least=1)
     whole_number("seed", seed)
     labels = labels_of(dataset, half)
     if not dataset.train:
         raise DataError(f"{dataset.name} has no training images: it can only be tested on.")
-    sampled = few_shot(dataset.train, shots, seed)
+    sampled = training_shots(dataset, shots, seed, test_share)
     items, names = restrict(sampled, labels), dataset.names_in(labels)
     if get_method(method).needs.unlabelled:
         seen = sampled if validate or not dataset.test else dataset.train
@@ -162,6 +173,7 @@ def make_job(
         train=train or Training(),
         half=half,
         validate=validate,
+        test_share=test_share,
     )
 
 

@@ -72,7 +72,7 @@ def begin_run(work: Path, job: Job, model: Model, folder: Path, if_exists: IfExi
         work.mkdir(exist_ok=True)
         remove_leftovers(work)
         if resume and (work / RUN).is_file():
-            _check_same(work, description)
+            _check_same(work, description, job.test_share)
             return
         if overwrite and work == folder:
             remove_ours(folder, OURS)
@@ -80,6 +80,7 @@ def begin_run(work: Path, job: Job, model: Model, folder: Path, if_exists: IfExi
         "description": description,
         "fingerprint": fingerprint(description),
         "source": {"data": job.dataset.source, "root": job.dataset.root, **_changes(job.dataset)},
+        "test_share": job.test_share,
         "versions": versions(),
     }
     if (record := MapRecord.of(model.method.files)) is not None:
@@ -96,9 +97,10 @@ def _changes(dataset: Dataset) -> dict[str, Any]:
     return {name: value for name, value in changes.items() if value}
 
 
-def _check_same(folder: Path, description: Mapping[str, Any]) -> None:
+def _check_same(folder: Path, description: Mapping[str, Any], test_share: float) -> None:
     """Refuse to resume a run that was begun in another way."""
-    before = read_run(folder)["description"]
+    record = read_run(folder)
+    before, share = record["description"], record.get("test_share", 0.0)
     if fingerprint(before) == fingerprint(description):
         return
     old, new = _flat(before), _flat(json.loads(json.dumps(description)))
@@ -107,6 +109,11 @@ def _check_same(folder: Path, description: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"{folder} was begun with other training images under the same names: put those back, or start over with "
             f"{option(overwrite=True)}."
+        )
+    if set(differing) == {"items_sha256", "images_sha256"}:
+        same = "put those back" if share == test_share else f"resume with {option(test_share=share or 0)}"
+        raise ConfigError(
+            f"{folder} was begun with other training images: {same}, or start over with {option(overwrite=True)}."
         )
     raise ConfigError(
         f"{folder} was begun with other settings ({', '.join(differing)}): resume with the same ones, "

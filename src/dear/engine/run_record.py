@@ -52,3 +52,5 @@ class RunRecord(Document, OpenRecord):
     description: _Description
     source: _Source | None = None
     role_map: _RoleMap | None = None
+    test_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of each class that was set aside for the test; runs of earlier versions set none aside."""

@@ -15,7 +15,8 @@ from dear.data.descriptions import with_descriptions
 from dear.data.images import passed_over_sentence
 from dear.data.names import unspoken_sentence
 from dear.data.open import open_dataset, own_clip
-from dear.engine.job import UNLABELLED, Job, make_job, prepared
+from dear.data.splits import labels_of, restrict, span
+from dear.engine.job import Job, make_job, prepared
 from dear.engine.ranks import local_device
 from dear.errors import ConfigError, option
 from dear.methods.registry import get_method
@@ -112,6 +113,7 @@ class Workspace:
             train=options.part(Training),
             protocol=protocol,
             validate=validate,
+            test_share=options.test_share,
         )
 
     def _training_data(self, options: Fit) -> Dataset:
@@ -128,13 +130,7 @@ class Workspace:
 
 def notes(job: Job) -> list[str]:
     """What a person should know about the data and the options before the training begins."""
-    found: list[str] = []
-    counts = Counter(item.label for item in job.items)
-    few = [name for label, name in enumerate(job.class_names) if counts[label] < job.shots]
-    if few and UNLABELLED not in counts:
-        found.append(
-            f"{len(few)} class(es) have fewer than {job.shots} images, such as {few[0]!r}: all of them are used."
-        )
+    found = _division(job)
     own = get_method(job.method).recipe
     changes = {name: value for name, value in job.train.changes().items() if value is not None}
     if changes and not own.epochs and not own.steps_per_shot:
@@ -143,6 +139,35 @@ def notes(job: Job) -> list[str]:
     if folder is not None and folder.is_dir() and (others := passed_over_sentence(folder)):
         found.append(others)
     return found
+
+
+def _division(job: Job) -> list[str]:
+    """How images are divided into training and test images, if a class has fewer training images than shots."""
+    labels, sampled = labels_of(job.dataset, job.half), {item.id for item in job.items}
+    items, names = restrict(job.dataset.train, labels), job.dataset.names_in(labels)
+    present = Counter(item.label for item in items)
+    used = Counter(item.label for item in items if item.id in sampled)
+    left = {label: present[label] - used[label] for label in sorted(present)}
+    few = [names[label] for label in left if used[label] < job.shots]
+    if job.dataset.test:
+        count = f"{len(few)} class(es) have fewer than {job.shots} images"
+        return [f"{count}, such as {few[0]!r}: all of them are used."] if few else []
+    sentences = []
+    if few and any(left.values()):
+        others = f"; {option(test_share=0)} trains on all of them" if job.test_share else ""
+        sentences.append(
+            f"{span(present.values())} images per class: {span(used.values())} for training, {span(left.values())} set "
+            f"aside for the test{others}."
+        )
+    if untested := [label for label in left if not left[label]]:
+        first = untested[0]
+        more = "add images (of 4 or more, some are set aside)" if job.test_share else "use fewer shots"
+        sentences.append(
+            f"{len(untested)} class(es) have no image left for the test, such as {names[first]!r} with "
+            f"{present[first]}: {more}, add a test folder, or test other images after training, as in 'dear eval RUN "
+            f"DATA'."
+        )
+    return sentences
 
 
 def clip_for(data: str | Path | Dataset, clip: str | None, pretrained: str | None) -> tuple[str, str | None]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dear.data.dataset import Item
-from dear.data.splits import Half, few_shot, labels_of
+from dear.data.splits import Half, labels_of, training_shots
 from dear.engine.job import changed_settings, describe, fingerprint, versions
 from dear.engine.loop import Metrics
 from dear.engine.ranks import local_device
@@ -74,6 +74,7 @@ def run_cell(
         tested_on="validation" if options.validation else "test",
         recipe=options.recipe,
         epochs=job.resolved.epochs if progress.step else None,
+        training_images=job.images_per_class,
         cached_views=job.cached_views,
         readouts=dict(model.method.readouts),  # type: ignore[arg-type]
         scores=tuple(found.scores for found in tests),
@@ -112,14 +113,15 @@ def tested(cell: Cell, name: str, half: Half, options: Bench, workspace: Workspa
     shots, seed = (cell.shots, cell.seed) if matters else (0, 0)
 
     def find() -> Tested:
-        sampled = few_shot(dataset.train, shots, seed) if shots else ()
+        sampled = training_shots(dataset, shots, seed, options.test_share) if shots else ()
         items = items_to_test(dataset, half, trained_items=sampled, validate=options.validation)
         labels = labels_of(dataset, half)
         images = [(item.id, item.label, dataset.content_of(item.id)) for item in items]
         content = [dataset.names_in(labels), dataset.template, images]
         return Tested(items, sha256(json.dumps(content).encode()))
 
-    return workspace.remember(("tested", name, half, options.data_root, options.validation, shots, seed), find)
+    asked = (options.data_root, options.validation, options.test_share)
+    return workspace.remember(("tested", name, half, asked, shots, seed), find)
 
 
 def _prepared(cell: Cell, options: Bench, workspace: Workspace) -> Prepared:

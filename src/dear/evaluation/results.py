@@ -97,6 +97,8 @@ class CellResult(Document):
     tested_on: Literal["test", "validation"] = "test"
     """Test images, or images of the training split that were not trained on and the validation split."""
     epochs: int | None = Field(default=None, ge=1)
+    training_images: tuple[int, int] | None = Field(default=None, strict=False)
+    """Smallest and largest number of training images of a class; None in cells of earlier versions."""
     cached_views: int = Field(default=0, ge=0)
     """Number of cached training views per image; 0: new views in every epoch."""
     readouts: dict[Purpose, Name]

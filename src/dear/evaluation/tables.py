@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from statistics import fmean
 
+from dear.data.splits import span
 from dear.evaluation.paper_numbers import PaperNumber, paper_number, why_none
 from dear.evaluation.results import CellResult, Scores
 from dear.evaluation.statistics import Stat
@@ -190,6 +191,7 @@ def _section(section: Section, cells: Sequence[CellResult]) -> str:
         *_reading_notes(main),
         *_readout_notes(cells),
         *_training_notes(cells),
+        *few_images_notes(cells),
         *_average_notes(main),
         *_paper_notes(section, papers),
         *_world_notes(main),
@@ -291,6 +293,16 @@ def _training_notes(cells: Sequence[CellResult]) -> list[str]:
         return []
     views = f"{way[1]} cached views per image" if way[1] else "new views of each image in every epoch"
     return [f"Trained for {way[0]} epoch{'' if way[0] == 1 else 's'} on {views}."]
+
+
+def few_images_notes(cells: Sequence[CellResult]) -> list[str]:
+    """Data sets whose classes have too few images for the shots, and the number of images trained on instead."""
+    return first_seen(
+        f"Classes of {cell.data} have {span(cell.training_images)} training images instead of {cell.shots}, because "
+        f"they have too few images."
+        for cell in cells
+        if cell.training_images and cell.training_images[0] < cell.shots
+    )
 
 
 def _average_notes(summary: Summary) -> list[str]:

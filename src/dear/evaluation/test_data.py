@@ -10,9 +10,9 @@ from typing import Any, Literal
 from dear.data.dataset import Dataset, Item
 from dear.data.names import with_class, with_names
 from dear.data.open import opened
-from dear.data.splits import Half, few_shot, labels_of, left_over, restrict, shots_from_json
+from dear.data.splits import Half, labels_of, left_over, restrict, shots_from_json, training_shots
 from dear.engine.run_folder import RUN, SHOTS, read_run
-from dear.errors import ConfigError, DataError
+from dear.errors import ConfigError, DataError, option
 from dear.storage import documents
 
 Newness = Literal["unknown", "images", "images of trained classes", "classes"]
@@ -82,12 +82,21 @@ def items_to_test(
     items = restrict((*dataset.val, *unsampled) if validate else dataset.test or unsampled, labels_of(dataset, half))
     if not items:
         raise DataError(
-            f"{dataset.name} has no images left to test on, because all were used for training: use fewer shots, or "
-            f"add a test folder."
+            f"{dataset.name} has no images left to test on, because all were used for training: {_remedy(validate)}."
             if dataset.train
             else f"{dataset.name} has no {'validation' if validate else 'test'} images."
         )
     return items
+
+
+def _remedy(validate: bool) -> str:
+    """What to do if no image is left to test on."""
+    if validate:
+        return "use fewer shots, or add a val folder"
+    return (
+        f"train with at least 4 images per class and without {option(test_share=0)}, add a test folder, or test other "
+        f"images, as in 'dear eval RUN DATA'"
+    )
 
 
 def _as_trained(dataset: Dataset, source: dict[str, Any]) -> Dataset:
@@ -122,10 +131,16 @@ def data_of_run(
     if same and not isinstance(data, Dataset):
         dataset = _as_trained(dataset, source)
     dataset = replace(dataset, template=template or (about["template"] if same else dataset.template))
-    trained = list(few_shot(dataset.train, about["shots"], about["seed"])) if same and dataset.train else []
+    sampled = training_shots(dataset, about["shots"], about["seed"], content.get("test_share", 0.0)) if same else ()
     hashes: frozenset[str] = frozenset()
     if (run / SHOTS).is_file():
         shots, hashes = shots_from_json(documents.read_text(run / SHOTS, error=DataError), where=str(run / SHOTS))
-        trained += shots
+        sampled = (*shots, *_of_other_classes(sampled, dataset, about["classes"])) if same else ()
     same_place = (dataset.source, dataset.root) == (source.get("data"), source.get("root"))
-    return TestData(dataset, tuple(trained), about, frozenset() if same_place else hashes)
+    return TestData(dataset, sampled, about, frozenset() if same_place else hashes)
+
+
+def _of_other_classes(sampled: Iterable[Item], dataset: Dataset, learned: Iterable[str]) -> tuple[Item, ...]:
+    """The shots of the half that a run did not learn: a grid does not test them either."""
+    known = set(learned)
+    return tuple(item for item in sampled if dataset.class_names[item.label] not in known)

@@ -145,6 +145,7 @@ def not_empty(value: Any) -> Any:
 Count = Annotated[int, Field(ge=1), Shown("N", "a whole number")]
 Number = Annotated[int, Field(ge=0), Shown("N", "a whole number")]
 Rate = Annotated[float, Field(ge=0), Shown("RATE", "a number")]
+Share = Annotated[float, Field(ge=0, lt=1), Shown("SHARE", "a number")]
 Name = Annotated[str, Field(min_length=1), Shown("NAME", "a name")]
 Text = Annotated[str, Field(min_length=1), Shown("TEXT", "a text")]
 Folder = Annotated[Path, BeforeValidator(not_empty), Field(strict=False), Shown("FOLDER", "a folder")]

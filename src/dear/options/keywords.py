@@ -15,7 +15,7 @@ class FitOptions(TypedDict, total=False):
     set: Mapping[str, Any]
     """Method setting, such as beta=0.8; may be repeated. See 'dear ls settings METHOD'."""
     shots: int
-    """Training images per class, or all of them if there are fewer."""
+    """Training images per class; fewer in classes that have not enough images."""
     seed: int
     """Random seed."""
     half: Literal["all", "base", "novel"]
@@ -32,6 +32,9 @@ class FitOptions(TypedDict, total=False):
     """Folder that contains the paper's data sets, in CoOp's layout."""
     descriptions: str | Path | Mapping[str, Any] | None
     """Sentences about each class, for methods that read them: JSON, class name to list."""
+    test_share: float
+    """Share of each class to set aside for the test, at least 2 of 4 or more images, if DATA has no test images; 0
+    trains on all."""
     roles: Any
     """Role map: a name, a roles.json, the folder of 'dear roles discover', or auto, which finds one from the training
     images if none is shipped for the weights."""
@@ -94,6 +97,7 @@ class BenchOptions(TypedDict, total=False):
     pretrained: str | None
     data_root: str | Path | None
     descriptions: str | Path | Mapping[str, Any] | None
+    test_share: float
     roles: Any
     recipe: Literal["own", "shared"]
     epochs: int | None
@@ -129,6 +133,7 @@ class CompareOptions(TypedDict, total=False):
     pretrained: str | None
     data_root: str | Path | None
     descriptions: str | Path | Mapping[str, Any] | None
+    test_share: float
     roles: Any
     recipe: Literal["own", "shared"]
     batch_size: int | None

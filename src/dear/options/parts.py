@@ -32,6 +32,7 @@ from dear.options.fields import (
     Precision,
     Rate,
     RecipeName,
+    Share,
     Shown,
     Tag,
     Text,
@@ -67,7 +68,11 @@ class Descriptions(Options, title="Source"):
 
 
 class Source(Descriptions, DataRoot, Backbone, title="Source"):
-    """Which CLIP, and where data sets and descriptions of their classes are."""
+    """Which CLIP, where data sets and descriptions of their classes are, and what is set aside for the test."""
+
+    test_share: Share = 0.25
+    """Share of each class to set aside for the test, at least 2 of 4 or more images, if DATA has no test images; 0
+    trains on all."""
 
 
 class Training(Options, title="Training"):
@@ -185,7 +190,7 @@ class RunOptions(Options, title="Options"):
     set: MethodSettings = Field(default={})
     """Method setting, such as beta=0.8; may be repeated. See 'dear ls settings METHOD'."""
     shots: Count = 16
-    """Training images per class, or all of them if there are fewer."""
+    """Training images per class; fewer in classes that have not enough images."""
     seed: Number = 1
     """Random seed."""
     half: Half = "all"

@@ -11,7 +11,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import yaml
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
@@ -81,7 +81,9 @@ class Option(NamedTuple):
     @property
     def limits(self) -> str:
         """The range in words; a lower bound that goes without saying is left out."""
-        least, most = self.fact(Ge), self.fact(Le)
+        least, most, below = self.fact(Ge), self.fact(Le), self.fact(Lt)
+        if below and least:
+            return f" from {least.ge:g} to less than {below.lt:g}"
         if most:
             return f" from {least.ge:g} to {most.le:g}" if least else f" up to {most.le:g}"
         return ""

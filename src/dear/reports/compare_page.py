@@ -12,7 +12,7 @@ from typing import Any
 from dear.evaluation.paper_numbers import PAPER_SHOTS
 from dear.evaluation.published import PublishedEntry
 from dear.evaluation.summary import HM_NOTE, Row
-from dear.evaluation.tables import no_formula
+from dear.evaluation.tables import few_images_notes, no_formula
 from dear.reports.compare_data import Comparison, known, label
 from dear.reports.compare_words import goal, many, verdict
 from dear.reports.method_charts import NAMED, Mark, Point, difference_chart, interval_chart, scatter_chart
@@ -140,6 +140,7 @@ def _results(comparison: Comparison) -> PageSection:
     if len(set(comparison.places.values())) < len(comparison.rows):
         texts.append("Methods with the same rank tie: their stored means are equal, not only as printed.")
     texts += [f"All methods were trained with {text}." for text in comparison.unlike_all]
+    texts += few_images_notes([cell for cells in comparison.cells.values() for cell in cells])
     texts += [f"[{mark}] {text}." for text, mark in notes.items()]
     if any(ROLE_MAP in text for text in notes):
         texts.append(

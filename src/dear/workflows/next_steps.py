@@ -32,6 +32,7 @@ def next_commands(job: Job, out: Path) -> str:
             *rows,
         ]
     elif job.dataset.train:
+        rows = [(f"dear eval {run} DATA", "how good it is, on a folder of other images"), *rows]
         return "All images were trained on, so none is left to test it with.\nnext:\n" + _remarked(rows)
     return "next:\n" + _remarked(rows)
 

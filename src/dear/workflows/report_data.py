@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dear.backbone.clip import short_name
 from dear.data.dataset import Dataset, Item
-from dear.data.splits import Half
+from dear.data.splits import Half, span
 from dear.engine.feature_cache import evaluation_states
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.results import Scores, harmonic_mean
@@ -68,11 +68,9 @@ def run_page(
     tested, dataset = halves[0], data.dataset
     answers = Answers(dataset, tested.items, tested.class_names, tested.adapted)
     view, found = _view(model, dataset, tested.class_names), tested.adapted
-    shots, seed = description["shots"], description["seed"]
-    images = "1 training image" if shots == 1 else f"{shots} training images"
     return RunPage(
         title=f"{dataset.name}, adapted",
-        subtitle=f"{model.name} on {short_name(model.clip.name)}, {images} per class, seed {seed}",
+        subtitle=f"{model.name} on {short_name(model.clip.name)}, {_trained_on(data, description)}",
         verdict=verdict_sentences(halves),
         corrected=corrections(answers),
         corrected_note=corrections_note(answers),
@@ -89,6 +87,15 @@ def run_page(
         explained=explained_examples(view, dataset, tested.items, found.picks, found.confidence),
         settings=_settings(description),
     )
+
+
+def _trained_on(data: TestData, description: Mapping[str, Any]) -> str:
+    """Number of training images per class, as they were sampled, and the seed."""
+    label_of, names = {item.id: item.label for item in data.dataset.train}, data.dataset.class_names
+    labels = [label_of[item_id] for item_id in {item.id for item in data.trained_items} if item_id in label_of]
+    counts = Counter(label for label in labels if names[label] in description["classes"])
+    shots = span(counts.values() or [description["shots"]])
+    return f"{shots} training image{'' if shots == '1' else 's'} per class, seed {description['seed']}"
 
 
 def evaluate_halves(model: Model, data: TestData, *, workers: int = 2) -> list[HalfScores]:

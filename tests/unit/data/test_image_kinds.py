@@ -130,7 +130,7 @@ def test_training_skips_and_counts(mixed, clip, tmp_path):
     data = open_dataset(mixed)
     assert len(data.train) == len(GOOD) + len(UNREADABLE) + 1
     settings = dear.TrainSettings(epochs=2, batch_size=5)
-    dear.fit(data, clip, mask="all_mixed", shots=16, train=settings, workers=1, on_step=met.append)
+    dear.fit(data, clip, mask="all_mixed", shots=16, test_share=0, train=settings, workers=1, on_step=met.append)
     assert met[-1]["skipped"] == 2 * len(UNREADABLE)
     named = {problem.split(" cannot be read")[0].rsplit("/", 1)[-1] for one in met for problem in one["problems"]}
     assert named == UNREADABLE

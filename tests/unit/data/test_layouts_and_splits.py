@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from dear.data.catalog import declarations
 from dear.data.check import check_dataset, is_present
 from dear.data.dataset import Item
 from dear.data.open import dataset_names, open_dataset
+from dear.data.readers import read_split_file
 from dear.data.splits import base_and_novel, few_shot, restrict, shots_from_json, shots_to_json
 from dear.errors import DataError
 
+ROOT = Path(__file__).resolve().parents[3]
 items_of = st.lists(st.builds(Item, st.text(min_size=1, max_size=6), st.integers(0, 5)), unique=True, min_size=1)
 
 
@@ -81,6 +84,21 @@ def test_halves():
     assert restrict(items, range(3, 5)) == (Item("b", 0), Item("c", 1))
     with pytest.raises(DataError, match="at least 2 classes"):
         base_and_novel(1)
+
+
+@pytest.mark.covers("T5")
+def test_the_base_half_is_the_first_labels_whatever_their_names(tmp_path):
+    names = ["motorbike", "face", "leopard", "barrel", "airplane"]
+    rows = [[f"{name}/1.jpg", label, name] for label, name in enumerate(names)]
+    path = tmp_path / "split.json"
+    path.write_text(json.dumps({"train": rows, "val": [], "test": rows}))
+    read = read_split_file(path)
+    assert read.class_names == tuple(names)
+    assert [read.class_names[label] for label in base_and_novel(5)[0]] == ["motorbike", "face", "leopard"]
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    wrong = re.compile(r"half of the (sorted )?class(es| names)[^.]*sorted|half of the sorted", re.IGNORECASE)
+    assert [page.name for page in pages if wrong.search(page.read_text(encoding="utf-8"))] == []
+    assert "first ⌈n/2⌉ labels" in (ROOT / "docs" / "reference" / "data-sets.md").read_text(encoding="utf-8")
 
 
 def test_shots_as_json(tmp_path):

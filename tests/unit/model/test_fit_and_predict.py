@@ -152,6 +152,17 @@ def test_wrong_calls(photos, clip, tmp_path, changes, sentence):
     assert sentence in str(error.value)
 
 
+@pytest.mark.covers("N12")
+def test_fit_takes_training_options_by_name_and_refuses_others_first(photos, one_clip):
+    with pytest.raises(errors.ConfigError, match=r"no option or setting 'epoch' of dear\. Did you mean 'epochs'"):
+        dear.fit(photos, "ViT-B-16-quickgelu", epoch=1)
+    assert one_clip == []  # nothing was loaded
+    steps = []
+    dear.fit(photos, "ViT-B-16-quickgelu", epochs=1, batch_size=3, lr=1e-4, shots=2, workers=1, on_step=steps.append)
+    assert one_clip == [("ViT-B-16-quickgelu", None)]
+    assert len(steps) == 2
+
+
 def test_fit_writes_a_run_that_loads(photos, clip, tmp_path):
     out = tmp_path / "run"
     data = open_dataset(photos)

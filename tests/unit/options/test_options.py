@@ -119,6 +119,7 @@ def test_limits_hold_in_python(values, message):
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.covers("N12")
 def test_fit_refuses_unknown_keywords_before_anything_is_opened():
     with pytest.raises(ConfigError, match=r"no option or setting 'shot' of dear\. Did you mean 'shots'"):
         dear.fit("no such folder", shot=3)
