@@ -95,6 +95,37 @@ def test_groups_learn_at_their_own_rates(clip):
     assert torch.allclose(model.method.b, torch.full((4,), 1 - 6 * 0.01 * 2))
 
 
+@pytest.mark.covers("T16")
+@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw"])
+def test_groups_have_their_own_weight_decay(clip, optimiser):
+    how = {"lr": 0.1, "decay": 0.5, "groups": {"b": 0.02}, "decays": {"b*": 0.0}, "epochs": 2, **CONSTANT}
+    recipe = Recipe(optimiser=optimiser, **how)
+    model, all_decay = model_of(Slopes, clip), model_of(Slopes, clip)
+    train(model, feed_of(clip), recipe)
+    train(all_decay, feed_of(clip), recipe.model_copy(update={"decays": {}}))
+
+    a, b = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(4))
+    a.grad, b.grad = torch.ones(3), torch.full((4,), 2.0)
+    groups = [{"params": [a], "lr": 0.1, "weight_decay": 0.5}, {"params": [b], "lr": 0.02, "weight_decay": 0.0}]
+    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    by_hand = kinds[optimiser](groups, **({"momentum": 0.9} if optimiser == "sgd" else {}))
+    for _ in range(6):
+        by_hand.step()
+    assert torch.allclose(model.method.a, a)
+    assert torch.allclose(model.method.b, b)
+    assert torch.equal(all_decay.method.a, model.method.a)
+    unchanged = torch.allclose(all_decay.method.b, b, atol=1e-4)
+    assert unchanged == (optimiser == "adam")  # Adam normalises the decay away if gradients are constant
+
+
+@pytest.mark.covers("T16")
+def test_a_weight_decay_for_no_parameter_is_refused(clip):
+    with pytest.raises(ConfigError, match="gives 'temperature' a weight decay, but no parameter is called so"):
+        train(model_of(Slopes, clip), feed_of(clip), PLAIN_SGD.model_copy(update={"decays": {"temperature": 0.0}}))
+    with pytest.raises(ConfigError, match="greater than or equal to 0"):
+        Recipe(decays={"b": -1.0})
+
+
 def test_the_rates_of_groups_fall_together(clip):
     told = []
     model = model_of(Slopes, clip)

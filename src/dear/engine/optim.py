@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,29 +15,34 @@ from dear.engine.ranks import Ranks
 from dear.errors import ConfigError
 from dear.methods.recipe import Recipe
 
+Default = TypeVar("Default", bound=float | None)
+
 
 def make_optimiser(recipe: Recipe, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-    """The recipe's optimiser, one group per learning rate; every group keeps its own rate as `base_lr`, its smallest
-    one as `floor`.
+    """The recipe's optimiser, one group per combination of learning rate, floor and weight decay.
+
+    A group stores its rate as `base_lr` and its smallest one as `floor`.
     """
-    if unused := [
-        pattern
-        for pattern in (*recipe.groups, *recipe.floors)
-        if not any(fnmatch(name, pattern) for name in parameters)
-    ]:
-        raise ConfigError(f"The recipe gives {unused[0]!r} a learning rate, but no parameter is called so.")
-    by_rate: dict[tuple[float, float | None], list[nn.Parameter]] = {}
+    for what, patterns in (("learning rate", (*recipe.groups, *recipe.floors)), ("weight decay", recipe.decays)):
+        if unused := [one for one in patterns if not any(fnmatch(name, one) for name in parameters)]:
+            raise ConfigError(f"The recipe gives {unused[0]!r} a {what}, but no parameter is called so.")
+    members: dict[tuple[float, float | None, float], list[nn.Parameter]] = {}
     for name, parameter in parameters.items():
-        rate = next((rate for pattern, rate in recipe.groups.items() if fnmatch(name, pattern)), recipe.lr)
-        floor = next((rate for pattern, rate in recipe.floors.items() if fnmatch(name, pattern)), None)
-        by_rate.setdefault((rate, floor), []).append(parameter)
+        lr, decay = _of(name, recipe.groups, recipe.lr), _of(name, recipe.decays, recipe.decay)
+        members.setdefault((lr, _of(name, recipe.floors, None), decay), []).append(parameter)
     groups = [
-        {"params": members, "lr": rate, "base_lr": rate, "floor": floor} for (rate, floor), members in by_rate.items()
+        {"params": some, "lr": lr, "base_lr": lr, "floor": floor, "weight_decay": decay}
+        for (lr, floor, decay), some in members.items()
     ]
     if recipe.optimiser == "sgd":
-        return torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.decay)
+        return torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum)
     kind = torch.optim.AdamW if recipe.optimiser == "adamw" else torch.optim.Adam
-    return kind(groups, lr=recipe.lr, betas=recipe.betas, eps=recipe.eps, weight_decay=recipe.decay)
+    return kind(groups, lr=recipe.lr, betas=recipe.betas, eps=recipe.eps)
+
+
+def _of(name: str, values: Mapping[str, float], default: Default) -> float | Default:
+    """The value of the first pattern that a parameter's name matches."""
+    return next((value for pattern, value in values.items() if fnmatch(name, pattern)), default)
 
 
 def total_steps(recipe: Recipe, steps_per_epoch: int, shots: int) -> int:

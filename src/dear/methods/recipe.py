@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ class Recipe(Settings):
     lr: float = Field(default=1e-3, gt=0)
     """Learning rate."""
     groups: dict[str, float] = Field(default_factory=dict)
-    """Other learning rates, by pattern of the parameters' names, such as "scale*"."""
+    """Other learning rates, by the first matching pattern of the parameters' names, such as "scale*"."""
     floors: dict[str, float] = Field(default_factory=dict)
     """Smallest learning rates, by the first matching pattern; also the rates of the warm-up."""
     betas: tuple[float, float] = Field(default=(0.9, 0.999), strict=False)
@@ -32,6 +32,8 @@ class Recipe(Settings):
     """For sgd."""
     decay: float = Field(default=5e-4, ge=0)
     """Weight decay."""
+    decays: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """Other weight decays, by the first matching pattern of the parameters' names."""
     clip_norm: float | None = Field(default=None, gt=0)
     """Maximum norm of the gradient."""
     epochs: int = Field(default=10, ge=0)
