@@ -64,7 +64,7 @@ def main() -> None:
             ablation = measure(clip, found.roles, terms, tasks, draws=args.draws)
             print(ablation_markdown(ablation) + "\n", flush=True)
             facts = {"phrases": phrases, "rule": rule, "core_heads": counts, "error": error}
-            results.append({**facts, "ablation": asdict(ablation), "stability": [asdict(v) for v in variations]})
+            results.append({**facts, "ablation": asdict(ablation), "stability": [v.record() for v in variations]})
     if args.out:
         args.out.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -16,7 +16,7 @@ from helpers import TINY_CONFIGS
 
 pytestmark = pytest.mark.xdist_group("roles")  # one folder of images and maps for all
 
-FILES = ("moments.safetensors", "roles.json", "discovery.json", "index.html")
+FILES = ("moments.safetensors", "roles.json", "discovery.json", "index.html", "roles.svg", "roles.pdf")
 BY_RULE = tuple(
     f"{name}-{rule}.{kind}"
     for name, kind in (("roles", "json"), ("index", "html"))
@@ -83,6 +83,7 @@ def test_discover_show_compare_ablate(run, place, done):
     ]
     assert all(set(head) >= {"dominance", "quantile", "shares", "core_shares", "phrases"} for head in record["heads"])
     assert "data:image/jpeg" in (done / "index.html").read_text()
+    assert "Cohen&#x27;s kappa with the resampled maps" in (done / "roles.svg").read_text()
 
     code, out, err = run(*discover(place, done))
     assert (code, out) == (2, "")
@@ -132,8 +133,10 @@ def test_python_discovers_what_the_command_does(place, done, tmp_path):
 
 
 def test_show_a_shipped_map(run, tmp_path):
-    code, out, _ = run("show", "vit-b-16", "--html", tmp_path / "deep" / "page.html")
+    files = [tmp_path / "deep" / name for name in ("page.html", "roles.pdf")]
+    code, out, _ = run("show", "vit-b-16", "--html", files[0], "--figure", files[1])
     assert code == 0
+    assert out.splitlines()[-2:] == [str(path) for path in files]
     assert "28 core attribute, 8 other specialized, 7 generalization, 5 mixed" in out
     assert "Layer 12, head 11" in (tmp_path / "deep" / "page.html").read_text()
 

@@ -16,7 +16,7 @@ app = typer.Typer(
 
 def discover(options: DiscoverRoles) -> None:
     """Find the role of every head of a CLIP's last layers, from images and a pool of phrases."""
-    from dear.workflows.discover import discover_and_write, discovery_settings, train_command
+    from dear.workflows.discover import discover_and_write, discovery_settings, next_step
 
     found = discover_and_write(
         options.clip,
@@ -40,17 +40,17 @@ def discover(options: DiscoverRoles) -> None:
     if len(found.problems) > MOST_NAMED:
         say(f"skipped: {len(found.problems) - MOST_NAMED} more, all named in discovery.json")
     typer.echo(f"{found.summary}\n")
-    command = train_command(found, options.clip, options.pretrained, options.images, options.out, options.data_root)
-    typer.echo(f"Next: {command}")
+    typer.echo(next_step(found, options.clip, options.pretrained, options.images, options.out, options.data_root))
 
 
 def show(options: ShowRoles) -> None:
-    """Print a role map as a grid, and write it as a page."""
+    """Print a role map as a grid, and write it as a page or as a figure."""
     from dear.workflows.roles import show_roles
 
-    typer.echo(show_roles(options.roles, html=options.html))
-    if options.html is not None:
-        typer.echo(str(options.html))
+    typer.echo(show_roles(options.roles, html=options.html, figure=options.figure))
+    for path in (options.html, options.figure):
+        if path is not None:
+            typer.echo(str(path))
 
 
 def compare(options: CompareRoles) -> None:

@@ -44,7 +44,7 @@ class DiscoverRoles(Now, Device, DataRoot, OneBackbone, title="Options"):
     images: Source
     """Folder of images, world, or a data set for its training images."""
     out: Folder
-    """Folder for roles.json, discovery.json and index.html."""
+    """Folder for roles.json, discovery.json, index.html and the figures roles.svg and roles.pdf."""
     pool: Name = "photographs"
     """Phrases: photographs, world, or a text file with one phrase per line."""
     rule: Rule = "dominance"
@@ -75,6 +75,8 @@ class ShowRoles(OneMap):
 
     html: File | None = None
     """Also write the map as a page."""
+    figure: File | None = None
+    """Also write the grid as a figure for a paper: a name in .svg or .pdf."""
 
 
 class CompareRoles(OneMap):

@@ -14,10 +14,11 @@ from dear.paper.measures import Gallery, Retrieval, picture
 from dear.paper.numbers import paper_titles, yes
 from dear.paper.plan import Experiment, Sets, results_of
 from dear.paper.tables import DEAR, NAMES, ZERO_SHOT, empty_section, percent_note, stat_of, state_notes, summary_of
-from dear.reports.grid_charts import heat_chart, role_chart
+from dear.reports.grid_charts import heat_chart
 from dear.reports.line_charts import line_chart
 from dear.reports.page_sections import Figure, PageSection, Table, Value
 from dear.reports.render import Picture
+from dear.reports.role_figure import role_figure
 from dear.reports.sheet import Sheet, SheetRow, sheet_png
 from dear.roles.ablation import Ablation
 from dear.roles.rolemap import Role, RoleMap
@@ -241,7 +242,7 @@ def roles_section(experiment: Experiment, roles: RoleMap, published: RoleMap, *,
         f"In the paper every core attribute has heads of its own; here {len(there)} of {len(published.attributes)} "
         f"have: {', '.join(there) or 'none'}.{assigned}",
     )
-    figure = Figure("supplement-table-2", "Roles of heads", svg=role_chart("Roles of heads", roles))
+    figure = Figure("supplement-table-2", "Roles of heads", svg=role_figure(roles, "Roles of heads").svg())
     notes = (f"Role map: {roles.provenance.source}.", "The paper's counts are of layers 9 to 12 of ViT-B/16.")
     return PageSection(experiment.key, experiment.title, tables, (figure,), says, notes)
 

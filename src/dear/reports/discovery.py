@@ -1,4 +1,4 @@
-"""Writes the files of a role discovery: roles.json, discovery.json with all evidence, index.html, and a summary."""
+"""Writes the files of a role discovery: map, figures, discovery.json with all evidence, page, and a summary."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from dear.backbone.clip import FrozenClip
 from dear.errors import DearError, RolesError
 from dear.reports.page_sections import Table
+from dear.reports.role_figure import SUFFIXES, write_figure
 from dear.reports.role_page import role_page
 from dear.roles.concepts import preferred_count
 from dear.roles.corpus import TextPool
@@ -17,14 +18,14 @@ from dear.roles.discover import RULES, Discovery, DiscoverySettings
 from dear.roles.entropy import Rule
 from dear.roles.examples import Examples
 from dear.roles.grid import role_grid
-from dear.roles.known import is_specialised
 from dear.roles.moments import Collected
 from dear.roles.rolemap import ROLES, Role, RoleMap, rule_file
-from dear.roles.stability import RESAMPLED, Variation
+from dear.roles.stability import RESAMPLED, Variation, doubt
 from dear.storage.documents import Document, OpenRecord, as_bytes
 from dear.storage.files import write_atomic
 
 RECORD, PAGE = "discovery.json", "index.html"
+FIGURES = tuple(f"roles{suffix}" for suffix in SUFFIXES)
 
 
 class DiscoveryRecord(Document, OpenRecord):
@@ -69,20 +70,22 @@ def page_file(rule: str) -> str:
 
 
 def is_whole(folder: Path, made_from: str) -> bool:
-    """Whether a folder contains a finished discovery with this hash, with maps and pages of both rules."""
+    """Whether a folder contains a finished discovery with this hash, with figures, and maps and pages of both rules."""
     with suppress(OSError, DearError):
         for rule in RULES:
             RoleMap.load(folder / rule_file(rule))
         record = _read(folder)
-        return record.get("made_from") == made_from and all((folder / page_file(rule)).is_file() for rule in RULES)
+        files = (*FIGURES, *(page_file(rule) for rule in RULES))
+        return record.get("made_from") == made_from and all((folder / file).is_file() for file in files)
     return False
 
 
 def change_rule(folder: Path, rule: Rule) -> tuple[RoleMap, str]:
     """Switch a finished discovery to another rule, and return its map and a summary; nothing is computed again."""
     record = _read(folder)
-    settings, by_rule = {**record["settings"], "rule": rule}, record["stability_by_rule"]
-    _put(folder, {**record, "settings": settings, "stability": by_rule[rule]}, rule)
+    changed = {"settings": {**record["settings"], "rule": rule}}
+    changed |= {name: record[f"{name}_by_rule"][rule] for name in ("stability", "unstable")}
+    _put(folder, {**record, **changed}, rule)
     return RoleMap.load(folder), _summary(folder, [f"Switched to the {rule} rule; images and concepts are unchanged."])
 
 
@@ -91,8 +94,10 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _put(folder: Path, record: Mapping[str, Any], rule: Rule) -> None:
-    """Write the record, and the page and map of the chosen rule; the map is written last."""
+    """Write the record, and figures, page and map of the chosen rule; the map is written last."""
     write_atomic(folder / RECORD, as_bytes(DiscoveryRecord.encode(record)))
+    for figure in FIGURES:
+        write_figure(RoleMap.load(folder / rule_file(rule)), folder / figure)
     write_atomic(folder / PAGE, (folder / page_file(rule)).read_bytes())
     write_atomic(folder / ROLES, (folder / rule_file(rule)).read_bytes())
 
@@ -101,13 +106,13 @@ def _summary(folder: Path, remarks: Sequence[str]) -> str:
     """The summary for the terminal: the grid of roles, remarks, and the path of the page."""
     maps = {rule: RoleMap.load(folder / rule_file(rule)) for rule in RULES}
     chosen = RoleMap.load(folder / ROLES)
-    remarks = [*remarks, *unspecialised(chosen, maps)]
+    remarks = [*remarks, *filter(None, [doubt(chosen)]), *unspecialised(chosen, maps)]
     return "\n".join([role_grid(chosen), "", *remarks, "", str(folder / PAGE)])
 
 
 def unspecialised(chosen: RoleMap, maps: Mapping[Rule, RoleMap]) -> list[str]:
     """If no head is specialised: sentences on what that means and what to do, else nothing."""
-    if is_specialised(chosen):
+    if chosen.is_specialised:
         return []
     remarks = [
         f"No head is specialised by the {chosen.provenance.rule} rule: training with this map is the same as training "
@@ -120,6 +125,7 @@ def unspecialised(chosen: RoleMap, maps: Mapping[Rule, RoleMap]) -> list[str]:
                 f"By the {rule} rule {special} of {len(roles.heads)} heads are: repeat the command with "
                 f"--rule {rule} --resume, which does not read the images again, or pass {rule_file(rule)} to --roles."
             )
+            remarks += filter(None, [doubt(roles)])
     return remarks
 
 
@@ -130,10 +136,8 @@ def _record(
     settings: DiscoverySettings,
     variations: Mapping[Rule, Sequence[Variation]],
 ) -> dict[str, Any]:
-    by_rule = {
-        rule: [{"what": v.what, "same_role": v.same_role, "kappa": v.kappa} for v in found]
-        for rule, found in variations.items()
-    }
+    by_rule = {rule: [one.record() for one in found] for rule, found in variations.items()}
+    unstable = {rule: roles.is_unstable for rule, roles in discovery.maps.items()}
     return {
         "settings": settings.model_dump(mode="json"),
         "pool": {"name": pool.name, "phrases": len(pool.phrases), "sha256": pool.sha256},
@@ -142,6 +146,8 @@ def _record(
         "dbcv_by_number_of_attributes": {str(count): score for count, score in discovery.validity.items()},
         "stability": by_rule[settings.rule],
         "stability_by_rule": by_rule,
+        "unstable": unstable[settings.rule],
+        "unstable_by_rule": unstable,
         "heads": [_head_record(pool, discovery, index) for index in range(len(discovery.places))],
     }
 
@@ -199,7 +205,11 @@ def _remarks(collected: Collected, discovery: Discovery, variations: Sequence[Va
         remarks.append(f"{silent} heads have no phrases: their output does not vary over these images.")
     if (best := preferred_count(discovery.validity)) is not None:
         remarks.append(f"DBCV prefers {best} attributes.")
-    resampled = [100 * v.same_role for v in variations if v.what.startswith(RESAMPLED)]
-    if resampled:
-        remarks.append(f"With resampled images {min(resampled):.0f}-{max(resampled):.0f} % of heads keep their role.")
+    same = [100 * v.same_role for v in variations if v.what.startswith(RESAMPLED)]
+    if same:
+        kappas = [v.kappa for v in variations if v.what.startswith(RESAMPLED)]
+        remarks.append(
+            f"With resampled images {min(same):.0f}-{max(same):.0f} % of heads have the same role "
+            f"(kappa {min(kappas):.2f} to {max(kappas):.2f})."
+        )
     return remarks

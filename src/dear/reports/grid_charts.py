@@ -1,15 +1,12 @@
-"""Charts with coloured cells as SVG text: heat maps of numbers, and the roles of heads by layer."""
+"""Heat maps of numbers as SVG text."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 
-from dear.reports.colors import head_fill, heat_fill, ink_on, two_way_fill
-from dear.reports.svg import GRID, LETTER, LIGHT, shortened, svg_document, svg_text
-from dear.roles.grid import head_word
-from dear.roles.rolemap import RoleMap
+from dear.reports.colors import heat_fill, ink_on, two_way_fill
+from dear.reports.svg import GRID, LETTER, LIGHT, svg_document, svg_text
 
 
 def heat_chart(
@@ -44,25 +41,3 @@ def heat_chart(
             parts.append(svg_text(x, top + tall * i + 18, f"{value:.{digits}f}", anchor="middle", fill=ink_on(fill)))
     width = max(left + wide * len(columns) + 8, 16 + 7.4 * len(title))
     return svg_document(math.ceil(width), top + tall * len(rows) + 8, title, parts)
-
-
-def role_chart(title: str, roles: RoleMap) -> str:
-    """A grid with one row per layer and one cell per head, in the colour of its role and with a word for it."""
-    layers = sorted({head.layer for head in roles.heads})
-    most = max(len(roles.layer(layer)) for layer in layers)
-    wide, tall, left, top = 78, 32, 70, 54
-    parts = [svg_text(8, 18, title, weight=600)]
-    parts += [svg_text(left + wide * (j + 0.5), top - 8, f"head {j}", anchor="middle", fill=LIGHT) for j in range(most)]
-    for i, layer in enumerate(layers):
-        parts.append(svg_text(left - 8, top + tall * i + 20, f"layer {layer}", anchor="end", fill=LIGHT))
-        for j, head in enumerate(roles.layer(layer)):
-            hint = ", ".join(head.phrases[:3])
-            fill = head_fill(head)
-            parts.append(
-                f'<rect x="{left + wide * j}" y="{top + tall * i}" width="{wide - 3}" height="{tall - 3}" rx="4" '
-                f'fill="{fill}"><title>{escape(hint)}</title></rect>'
-            )
-            word = shortened(head_word(head), wide - 6)
-            parts.append(svg_text(left + wide * (j + 0.5) - 1, top + tall * i + 19, word, "middle", ink_on(fill)))
-    width = max(left + wide * most + 8, math.ceil(16 + 7.4 * len(title)))
-    return svg_document(width, top + tall * len(layers) + 8, title, parts)

@@ -11,7 +11,8 @@ from dear.reports.colors import ROLES
 from dear.reports.page_sections import Table
 from dear.reports.render import Picture, render
 from dear.roles.examples import Example, Examples
-from dear.roles.rolemap import HeadRole, Role, RoleMap
+from dear.roles.rolemap import LEAST_KAPPA, HeadRole, Role, RoleMap
+from dear.roles.stability import doubt
 
 MEANINGS = {
     Role.CORE: "sees the image and its own attribute's token",
@@ -21,7 +22,8 @@ MEANINGS = {
 }
 SAYS = {
     "Stability": "Share of heads whose role and concept stay the same if one choice is changed. Kappa corrects for "
-    "chance: 1 is full agreement, 0 is chance.",
+    "chance: 1 is full agreement, 0 is chance. A map whose median kappa with resampled images is below "
+    f"{LEAST_KAPPA} is unstable.",
     "Clusters of phrases": "Groups of phrases with similar meaning, and the name of each group.",
     "Number of attributes": "Separation of the groups of phrases for each number of attributes; higher is better.",
 }
@@ -58,6 +60,7 @@ def role_page(
         "roles.html",
         title=title,
         subtitle=roles.provenance.source,
+        doubt=doubt(roles),
         roles=roles,
         legend=_legend(roles),
         shares=_shares,

@@ -20,6 +20,12 @@ def svg_text(
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}"{bold}{turned}>{escape(text)}</text>'
 
 
+def svg_box(x: float, y: float, width: float, height: float, fill: str, hint: str = "") -> str:
+    """A filled rectangle with an optional tooltip."""
+    title = f"<title>{escape(hint)}</title>" if hint else ""
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{fill}">{title}</rect>'
+
+
 def svg_document(width: int, height: int, title: str, parts: Sequence[str]) -> str:
     """A complete SVG document from its elements."""
     body = "\n".join(parts)

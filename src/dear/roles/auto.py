@@ -10,9 +10,10 @@ from dear.errors import MissingExtraError, setting
 from dear.roles.concepts import load_encoder
 from dear.roles.corpus import load_pool
 from dear.roles.discover import RULES, DiscoverySettings, discover, first_examined_layer
-from dear.roles.known import cache_folder, cache_maps, cached_map, is_specialised, shipped_map
+from dear.roles.known import cache_folder, cache_maps, cached_map, shipped_map
 from dear.roles.moments import collect_moments
 from dear.roles.rolemap import RoleMap
+from dear.roles.stability import doubt, resampled, with_stability
 
 POOL = "photographs"
 MOST_IMAGES = 2000
@@ -46,6 +47,7 @@ def auto_roles(
     folder = cache_folder(clip, chosen_images, pool, settings)
     if (cached := cached_map(clip, folder)) is not None:
         say(f"role map: {cached.provenance.source}.")
+        _warn(cached, say)
         return cached
     try:
         encode = load_encoder()
@@ -57,12 +59,20 @@ def auto_roles(
     collected = collect_moments(clip, chosen_images, first_layer=first)
     source = f"found by dear (roles=auto) on {collected.whole().count} training images"
     found = discover(clip, collected, pool, encode, settings, source=source, validate=False)
-    chosen = next((found.maps[rule] for rule in RULES if is_specialised(found.maps[rule])), found.roles)
+    found = with_stability(found, resampled(clip, collected, found, settings))
+    chosen = next((found.maps[rule] for rule in RULES if found.maps[rule].is_specialised), found.roles)
     say(_summary(chosen))
+    _warn(chosen, say)
     if folder is not None:
         written = cache_maps(folder, chosen, found.maps)
         say(f"role map cached in {folder}." if written else "note: the cache cannot be written: the map is not cached.")
     return chosen
+
+
+def _warn(roles: RoleMap, say: Say) -> None:
+    """Say that a map is unstable, or may be, and what to do about it."""
+    if (problem := doubt(roles)) is not None:
+        say(f"note: {problem} Use more images, or train without roles: {setting(mask='all_mixed')}.")
 
 
 def _summary(chosen: RoleMap) -> str:

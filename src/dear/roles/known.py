@@ -17,7 +17,7 @@ from dear.data.images import ImageList
 from dear.errors import ConfigError, DearError, DearWarning, RoleMapError, option, setting
 from dear.roles.corpus import TextPool
 from dear.roles.entropy import Rule
-from dear.roles.rolemap import ROLES, Role, RoleMap, rule_file, shipped_maps
+from dear.roles.rolemap import ROLES, RoleMap, rule_file, shipped_maps
 from dear.storage.files import sha256
 from dear.storage.locks import mark
 from dear.storage.user_cache import cache_home
@@ -124,8 +124,3 @@ def cache_maps(folder: Path, chosen: RoleMap, by_rule: Mapping[Rule, RoleMap]) -
         chosen.save(folder / ROLES)
         return True
     return False
-
-
-def is_specialised(roles: RoleMap) -> bool:
-    """Whether any head has a role of its own: a map with mixed heads only has the same effect as no map."""
-    return any(head.role is not Role.MIXED for head in roles.heads)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Final
 
 from pydantic import Field, field_validator, model_validator
@@ -25,6 +26,9 @@ ROLES: Final = "roles.json"
 LAST_LAYERS = 4
 """Number of last layers that are examined and adapted by default."""
 CORE_ATTRIBUTES = ("color", "shape", "texture", "object", "location")
+LEAST_KAPPA = 0.2
+"""A map whose median kappa under resampling is below this is unstable: at most "slight" agreement by the scale of
+Landis and Koch (1977)."""
 
 Scalar = str | int | float | bool | None
 
@@ -83,6 +87,20 @@ class Provenance(Record):
         return one_line(f"Provenance({self.source!r}, model={self.model!r}, rule={self.rule!r})")
 
 
+class Stability(Record):
+    """Agreement of a map with the maps that resampled images give."""
+
+    kappas: tuple[Annotated[float, Field(ge=-1, le=1)], ...] = Field(strict=False)
+    """Cohen's kappa of each resampled map with this one; empty if there were too few images to resample."""
+    same: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(strict=False)
+    """Fraction of the resampled maps in which each head has the same role and concept, in the order of the heads."""
+
+    @property
+    def kappa(self) -> float | None:
+        """The median of the kappas; None if there are none."""
+        return median(self.kappas) if self.kappas else None
+
+
 class MapRecord(Record):
     """Which role map a result was made with."""
 
@@ -90,14 +108,16 @@ class MapRecord(Record):
     """Hash of the map's JSON text."""
     source: str
     """Where the map comes from, in one sentence."""
+    unstable: bool | None = None
+    """Whether resampled images give other roles; None if that is not known."""
 
     @classmethod
     def of(cls, files: Mapping[str, str]) -> MapRecord | None:
         """The record of the map among the files of a method; None if it has none."""
         if ROLES not in files:
             return None
-        source = RoleMap.from_json(files[ROLES], where=ROLES).provenance.source
-        return cls(sha256=sha256(files[ROLES].encode()), source=source)
+        roles = RoleMap.from_json(files[ROLES], where=ROLES)
+        return cls(sha256=sha256(files[ROLES].encode()), source=roles.provenance.source, unstable=roles.is_unstable)
 
 
 class RoleMap(Document):
@@ -113,6 +133,8 @@ class RoleMap(Document):
     )
     heads: tuple[HeadRole, ...] = Field(min_length=1, strict=False)
     provenance: Provenance
+    stability: Stability | None = None
+    """Agreement with maps of resampled images, if it was measured."""
 
     @field_validator("heads", mode="after")
     @classmethod
@@ -126,6 +148,8 @@ class RoleMap(Document):
             raise ValueError(f"heads named twice: {twice}")
         if len(set(self.attributes)) != len(self.attributes):
             raise ValueError(f"attributes named twice: {list(self.attributes)}")
+        if self.stability and self.stability.kappas and len(self.stability.same) != len(self.heads):
+            raise ValueError(f"the stability of {len(self.stability.same)} heads is listed, not of {len(self.heads)}")
         return self
 
     @classmethod
@@ -156,6 +180,11 @@ class RoleMap(Document):
         except OSError as error:
             raise RoleMapError(f"{path} cannot be read ({error.strerror}).") from None
 
+    def to_json(self) -> str:
+        """JSON text; a map of unmeasured stability has the same text, and thus the same hash, as in version 0.2."""
+        unmeasured = {"stability"} if self.stability is None else None
+        return self.encode(self.model_dump(mode="json", exclude=unmeasured))
+
     def save(self, path: str | Path) -> None:
         """Write the map as JSON."""
         try:
@@ -180,6 +209,20 @@ class RoleMap(Document):
         """The heads of one layer, in order."""
         return tuple(sorted((h for h in self.heads if h.layer == layer), key=lambda h: h.head))
 
+    @property
+    def is_specialised(self) -> bool:
+        """Whether any head has a role of its own: a map with mixed heads only has the same effect as no map."""
+        return any(head.role is not Role.MIXED for head in self.heads)
+
+    @property
+    def is_unstable(self) -> bool | None:
+        """Whether resampled images give other roles: median kappa below `LEAST_KAPPA`.
+
+        None if this was not measured or could not be, and for a map without specialised heads.
+        """
+        kappa = self.stability.kappa if self.stability and self.is_specialised else None
+        return None if kappa is None else kappa < LEAST_KAPPA
+
     def all_generalization(self) -> RoleMap:
         """The same heads, all shielded (for ablations)."""
         return self.derive([(Role.GENERALIZATION, None)] * len(self.heads), "all_generalization")
@@ -199,14 +242,14 @@ class RoleMap(Document):
     def derive(
         self, roles: Sequence[tuple[Role, str | None]], how: str, *, attributes: tuple[str, ...] | None = None
     ) -> RoleMap:
-        """The same heads and evidence with other roles; `how` is recorded in the provenance."""
+        """The same heads and evidence with other roles, of unknown stability; `how` is recorded in the provenance."""
         heads = tuple(
             head.model_copy(update={"role": role, "concept": concept})
             for head, (role, concept) in zip(self.heads, roles, strict=True)
         )
         provenance = self.provenance.model_copy(update={"derived": (*self.provenance.derived, how)})
         update = {"heads": heads, "provenance": provenance, "attributes": attributes or self.attributes}
-        return self.model_copy(update=update)
+        return self.model_copy(update={**update, "stability": None})
 
     def misfits(
         self, *, first_layer: int, layers: int, heads: int, weights_sha256: str, model: str | None = None

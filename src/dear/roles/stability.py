@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from dear.progress.stages import stage
 from dear.roles.discover import Discovery, DiscoverySettings, assign, head_rank
 from dear.roles.entropy import RoleAndConcept, Rule, kappa
 from dear.roles.moments import Collected
+from dear.roles.rolemap import LEAST_KAPPA, RoleMap, Stability
 from dear.roles.textspan import Moments, Span, textspan_all
 
 QUANTILES = (0.1, 0.2, 0.3, 0.4)
@@ -21,11 +22,20 @@ RESAMPLED = "images resampled"
 
 @dataclass(frozen=True)
 class Variation:
-    """One changed choice, and the number of heads whose role and concept do not change."""
+    """One changed choice, and the heads whose role and concept do not change."""
 
     what: str
-    same_role: float
+    same: tuple[bool, ...]
     kappa: float
+
+    @property
+    def same_role(self) -> float:
+        """Fraction of the heads whose role and concept do not change."""
+        return sum(self.same) / len(self.same)
+
+    def record(self) -> dict[str, str | float]:
+        """The comparison as plain values."""
+        return {"what": self.what, "same_role": self.same_role, "kappa": self.kappa}
 
 
 def stability(
@@ -55,7 +65,7 @@ def stability_by_rule(
     The concepts of the phrases do not change, only the phrases of each head and the roles that follow. The thresholds
     apply to the quantile rule, even if the other rule decides.
     """
-    labels, texts_TE, rank = discovery.labels, discovery.texts_TE, head_rank(clip)
+    labels = discovery.labels
     thresholds = []
     for quantile in QUANTILES:
         changed = settings.model_copy(update={"quantile": quantile})
@@ -63,20 +73,77 @@ def stability_by_rule(
         what = f"quantile rule, threshold {100 * quantile:.0f} %"
         thresholds.append(_variation(what, discovery.by_rule["quantile"], roles))
     counts = [max(1, round(factor * settings.phrases)) for factor in PHRASE_FACTORS]
-    longest = textspan_all(collected.whole(), texts_TE, rank=rank, most=max(counts))
-    changes: list[tuple[str, Sequence[Span], int | None]] = [(f"{n} phrases per head", longest, n) for n in counts]
-    with stage("resampling images", draws) as advance:
-        for number, moments in enumerate(bootstrap_moments(collected, draws, seed), start=1):
-            spans = textspan_all(moments, texts_TE, rank=rank, most=settings.phrases)
-            changes.append((f"{RESAMPLED}, draw {number}", spans, None))
-            advance(number)
+    longest = textspan_all(collected.whole(), discovery.texts_TE, rank=head_rank(clip), most=max(counts))
+    images = resampled(clip, collected, discovery, settings, draws=draws, seed=seed)
     return {
         rule: [
             *thresholds,
-            *(_variation(w, base, assign(s, labels, settings, rule=rule, most=most)) for w, s, most in changes),
+            *(
+                _variation(f"{n} phrases per head", base, assign(longest, labels, settings, rule=rule, most=n))
+                for n in counts
+            ),
+            *images[rule],
         ]
         for rule, base in discovery.by_rule.items()
     }
+
+
+def resampled(
+    clip: FrozenClip,
+    collected: Collected,
+    discovery: Discovery,
+    settings: DiscoverySettings,
+    *,
+    draws: int = 5,
+    seed: int = 0,
+) -> dict[Rule, list[Variation]]:
+    """Compare the roles by each rule with those of bootstrapped images; no comparison if there are too few images."""
+    spans: list[Sequence[Span]] = []
+    with stage("resampling images", draws) as advance:
+        for moments in bootstrap_moments(collected, draws, seed):
+            spans.append(textspan_all(moments, discovery.texts_TE, rank=head_rank(clip), most=settings.phrases))
+            advance(len(spans))
+    return {
+        rule: [
+            _variation(f"{RESAMPLED}, draw {number}", base, assign(one, discovery.labels, settings, rule=rule))
+            for number, one in enumerate(spans, start=1)
+        ]
+        for rule, base in discovery.by_rule.items()
+    }
+
+
+def with_stability(discovery: Discovery, variations: Mapping[Rule, Sequence[Variation]]) -> Discovery:
+    """A discovery whose maps record their stability, from its variations by rule."""
+
+    def measured(rule: Rule) -> RoleMap:
+        images = [one for one in variations[rule] if one.what.startswith(RESAMPLED)]
+        same = tuple(sum(head) / len(images) for head in zip(*(one.same for one in images), strict=True))
+        stability = Stability(kappas=tuple(one.kappa for one in images), same=same)
+        return discovery.maps[rule].model_copy(update={"stability": stability})
+
+    maps = {rule: measured(rule) for rule in discovery.maps}
+    rule = next(rule for rule, roles in discovery.maps.items() if roles is discovery.roles)
+    return replace(discovery, maps=maps, roles=maps[rule])
+
+
+def doubt(roles: RoleMap) -> str | None:
+    """One sentence if resampling does not confirm a map; None if it does, or if nothing was measured."""
+    found = roles.stability
+    if found is None or not roles.is_specialised:
+        return None
+    if found.kappa is None:
+        return f"The stability of {_named(roles)} is unknown: it was found from too few images to resample them."
+    if not roles.is_unstable:
+        return None
+    return (
+        f"{_named(roles).capitalize()} is unstable: resampled images give other roles (median kappa {found.kappa:.2f}, "
+        f"below {LEAST_KAPPA}; 1 is full agreement, 0 is chance)."
+    )
+
+
+def _named(roles: RoleMap) -> str:
+    rule = roles.provenance.rule
+    return f"the role map by the {rule} rule" if rule else "the role map"
 
 
 def bootstrap_moments(collected: Collected, draws: int, seed: int = 0) -> list[Moments]:
@@ -95,5 +162,4 @@ def bootstrap_moments(collected: Collected, draws: int, seed: int = 0) -> list[M
 
 def _variation(what: str, base: Sequence[RoleAndConcept], changed: Sequence[RoleAndConcept]) -> Variation:
     names = [[f"{role.value} {concept}" for role, concept in roles] for roles in (base, changed)]
-    same = sum(a == b for a, b in zip(*names, strict=True)) / len(base)
-    return Variation(what, same, kappa(*names))
+    return Variation(what, tuple(a == b for a, b in zip(*names, strict=True)), kappa(*names))

@@ -120,11 +120,11 @@ def is_folder(path: str | Path) -> bool:
         return False
 
 
-def write_result(path: Path, text: str) -> None:
-    """Write a text file a person asked for by name, with the folders above it."""
+def write_result(path: Path, content: str | bytes) -> None:
+    """Write a file a person asked for by name, with the folders above it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text.encode())
+        write_atomic(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise OverwriteError(f"{path} cannot be written ({error.strerror}).") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from shlex import join
+from shlex import join, quote
 from typing import NamedTuple
 
 from dear import __version__
@@ -23,11 +23,10 @@ from dear.roles.concepts import DEFAULT_SENTENCE_MODEL, ClusterSettings, load_en
 from dear.roles.corpus import TextPool
 from dear.roles.discover import DiscoverySettings, discover, first_examined_layer
 from dear.roles.examples import head_examples
-from dear.roles.known import is_specialised
 from dear.roles.moments import CHECKPOINT, collect_moments
 from dear.roles.rolemap import RoleMap
 from dear.roles.sources import images_from, pool_from
-from dear.roles.stability import stability_by_rule
+from dear.roles.stability import doubt, stability_by_rule, with_stability
 from dear.storage.files import as_folder, sha256
 from dear.storage.locks import check_ours, locked, remove_ours
 from dear.workflows.machine import using_threads
@@ -69,7 +68,7 @@ def discover_roles(
     Args:
         clip: a backbone's name, such as "ViT-B-16-quickgelu", or one from `dear.load_clip`.
         images: a folder of images, "world", or a data set's name for its training images.
-        out: folder for roles.json, discovery.json and index.html.
+        out: folder for roles.json, discovery.json, index.html and the figures roles.svg and roles.pdf.
         pool: phrases that may describe a head: "photographs", "world", or a text file with one phrase per line.
         pretrained: tag of the weights, if the name needs one ("openai").
         rule: "dominance" or "quantile".
@@ -159,6 +158,7 @@ def discover_and_write(
             source = f"found by dear roles discover on {len(image_list)} images of {Path(images).name}"
             discovery = discover(backbone, collected, text_pool, encode, settings, source=source)
             variations = stability_by_rule(backbone, collected, discovery, settings)
+            discovery = with_stability(discovery, variations)
             shown = image_list.spread(examples)
             pictures = head_examples(backbone, shown, discovery.places, discovery.spans, discovery.texts_TE)
             parts = backbone, collected, text_pool, discovery, settings, variations, pictures
@@ -166,10 +166,24 @@ def discover_and_write(
     return Discovered(discovery.roles, summary, tuple(collected.problems))
 
 
-def train_command(
+def next_step(
     found: Discovered, clip: str, pretrained: str | None, images: str, out: Path, data_root: Path | None
 ) -> str:
-    """The command that trains with a map that was found; on the same images if they are in class folders."""
+    """What to do after a discovery: train with its map, or, if resampling does not confirm it, better not."""
+    best = _best_map(out, found.roles)
+    train = _train_command(clip, pretrained, images, data_root)
+    if doubt(RoleMap.load(best)) is None:
+        return f"Next: {join([*train, '--roles', str(best), '--out', 'runs/mine'])}"
+    return (
+        "Next: repeat the discovery with more images (a few thousand different photos are enough), or train without "
+        f"roles:\n  {join([*train, '--set', 'mask=all_mixed', '--out', 'runs/mine'])}\n"
+        f"Training with this map (--roles {quote(str(best))}) is possible, but its roles may be no better than random "
+        "ones: compare with --set mask=shuffled."
+    )
+
+
+def _train_command(clip: str, pretrained: str | None, images: str, data_root: Path | None) -> list[str]:
+    """The beginning of a command that trains; on the same images if they are in class folders."""
     words = ["dear", "train"]
     try:
         open_dataset(images, data_root)
@@ -178,14 +192,13 @@ def train_command(
             words += ["--data-root", str(data_root)]
     except DearError:
         words.append("world-textures" if images == "world" else "PHOTOS")
-    words += ["--clip", clip, *(["--pretrained", pretrained] if pretrained else [])]
-    return join([*words, "--roles", str(_best_map(out, found.roles)), "--out", "runs/mine"])
+    return [*words, "--clip", clip, *(["--pretrained", pretrained] if pretrained else [])]
 
 
 def _best_map(out: Path, chosen: RoleMap) -> Path:
     """The map to train with: the chosen one, unless only the other rule finds specialised heads."""
-    others = [] if is_specialised(chosen) else sorted(out.glob("roles-*.json"))
-    return next((path for path in others if is_specialised(RoleMap.load(path))), out)
+    others = [] if chosen.is_specialised else sorted(out.glob("roles-*.json"))
+    return next((path for path in others if RoleMap.load(path).is_specialised), out)
 
 
 def _made_from(

@@ -12,30 +12,38 @@ from dear.errors import ConfigError
 from dear.options.reading import check_values
 from dear.options.tools import AblateRoles
 from dear.reports.ablation import ablation_markdown
+from dear.reports.role_figure import check_figure, write_figure
 from dear.reports.role_page import role_page
 from dear.roles.ablation import check_fits, collect_terms, measure
 from dear.roles.compare import compare_maps
 from dear.roles.grid import role_grid
 from dear.roles.rolemap import RoleMap
 from dear.roles.sources import tasks_from
+from dear.roles.stability import doubt
 from dear.storage.files import write_result
 from dear.workflows.machine import using_threads
 
 BATCH = 64
 
 
-def show_roles(roles: str | Path | RoleMap, *, html: str | Path | None = None) -> str:
-    """Return a role map as a grid of text, and write it as a page.
+def show_roles(roles: str | Path | RoleMap, *, html: str | Path | None = None, figure: str | Path | None = None) -> str:
+    """Return a role map as a grid of text, with a sentence if it is unstable, and write it as a page or figure.
 
     Args:
         roles: a role map, a roles.json, the folder of a discovery, or the name of a shipped map.
         html: page to write.
+        figure: file to write the grid to, for a paper: .svg or .pdf.
     """
+    if figure is not None:
+        check_figure(Path(figure))
     found = _map(roles)
     if html is not None:
         title = f"Roles of attention heads: {Path(roles).name}" if isinstance(roles, str | Path) else "Role map"
         write_result(Path(html), role_page(found, title=title))
-    return role_grid(found)
+    if figure is not None:
+        write_figure(found, Path(figure))
+    problem = doubt(found)
+    return role_grid(found) + (f"\n\n{problem}" if problem else "")
 
 
 def compare_roles(roles: str | Path | RoleMap, other: str | Path | RoleMap) -> str:

@@ -11,10 +11,11 @@ import pytest
 from PIL import Image
 
 from dear.paper.page import write_paper
-from dear.reports.grid_charts import heat_chart, role_chart
+from dear.reports.grid_charts import heat_chart
 from dear.reports.line_charts import line_chart
 from dear.reports.page_sections import Figure, PageSection, Table, report_page, section_markdown
 from dear.reports.render import Picture
+from dear.reports.role_figure import role_figure
 from dear.reports.role_page import role_page
 from dear.reports.run_page import ClassBar, ConfusedPair, Confusion, RunPage, Search, run_html
 from dear.reports.sheet import Sheet, SheetRow, sheet_html, sheet_png, write_sheet
@@ -94,7 +95,7 @@ def roles(text):
 
 def charts(text):
     lines = line_chart(text, [text, "2"], {text: [1.0, 2.0]}, x_title=text, y_title=text)
-    return lines, heat_chart(text, [text], [text], [[1.0]]), role_chart(text, evil_map(text))
+    return lines, heat_chart(text, [text], [text], [[1.0]]), role_figure(evil_map(text), text).svg()
 
 
 def paper(text):
