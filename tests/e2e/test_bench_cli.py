@@ -97,6 +97,28 @@ def test_compare_continues_a_grid_of_bench(dear_, place, tmp_path):
     assert all(one["peak_memory_mb"] is None or one["peak_memory_mb"] > 10 for one in cells)
 
 
+@pytest.mark.covers("T1")
+def test_a_changed_recipe_is_listed_and_survives_a_resume(dear_, place, tmp_path):
+    out = tmp_path / "grid"
+    words = ["compare", "--out", out, "--clip", f"local-dir:{place / 'clip'}", "--pretrained", "random", "--threads", 1]
+    words += ["--data", place / "photos", "--methods", "clip_lora,coop", "--seeds", 1, "--shots", 1, "--workers", 1]
+    words += ["--epochs", 1, "--lr", 1e-3, "--batch-size", 4]
+    code, _, stderr = dear_(*words)
+    assert code == 0, stderr
+    page = (out / "compare.md").read_text().replace("\\", "")
+    common = "but all with batch size 4 instead of 32, changed further where marked [a] and [b]; seed 1"
+    assert f"each method by its own recipe (own), {common}" in page
+    assert "trained with learning rate 1e-3 instead of 2e-4; 1 update instead of 500." in page
+    assert "trained with learning rate 1e-3 instead of 2e-3; 1 epoch instead of 200." in page
+    assert "- clip_lora: trained with learning rate 1e-3 instead of 2e-4;" in (out / "table.md").read_text()
+    for path in (out / "cells").iterdir():
+        cell = json.loads(path.read_text())
+        assert cell["training"]["recipe"]["lr"] == 1e-3
+        path.write_text(json.dumps({name: value for name, value in cell.items() if name != "training"}))
+    assert dear_(*words, "--resume")[0] == 0
+    assert (out / "compare.md").read_text().replace("\\", "") == page
+
+
 def test_the_other_protocols(dear_, place, tmp_path):
     code, _, stderr = dear_(*bench(place, "few-shot", tmp_path / "few", "--shots", "1,2", "--seeds", 1))
     assert code == 0, stderr

@@ -99,6 +99,12 @@ class Job:
         return Case(self.protocol, self.dataset.name, self.shots, self.config)
 
     @property
+    def named(self) -> Recipe:
+        """The method's own recipe for this case, or the shared one, before options change it."""
+        method = get_method(self.method)
+        return resolve(method.recipe, method.special, self.recipe, self.case)
+
+    @property
     def resolved(self) -> Recipe:
         """The recipe with everything that was asked for."""
         method = get_method(self.method)

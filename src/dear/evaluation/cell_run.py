@@ -12,8 +12,8 @@ import torch
 
 from dear.data.dataset import Item
 from dear.data.splits import Half, labels_of, training_shots
-from dear.engine.job import changed_settings, describe, fingerprint, versions
-from dear.engine.loop import Metrics
+from dear.engine.job import Job, changed_settings, describe, fingerprint, versions
+from dear.engine.loop import Metrics, resolve_precision
 from dear.engine.ranks import local_device
 from dear.engine.run import Reading, train_model
 from dear.engine.run_folder import CHECKPOINT, read_run
@@ -22,7 +22,7 @@ from dear.errors import DearError
 from dear.evaluation.cells import Cell, fit_options
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.memory import watch_peak
-from dear.evaluation.results import Backbone, CellResult
+from dear.evaluation.results import Backbone, CellResult, TrainingRecord
 from dear.evaluation.test_data import items_to_test
 from dear.model.artefact import TENSORS
 from dear.model.model import Model
@@ -51,7 +51,7 @@ def run_cell(
     trained = describe(*prepared)
     path, mark = options.out / CELLS / f"{cell.slug}.json", _mark(trained, cell, options, workspace)
     if (done := _done(path, mark)) is not None:
-        return done.model_copy(update={"recipe": options.recipe})  # by another name, but with the same values
+        return _renamed(done, *prepared)
     start, peak = time.monotonic(), watch_peak(local_device(options.device))
     (job, model), folder = prepared, options.out / RUNS / cell.slug
     progress = train_model(
@@ -76,6 +76,7 @@ def run_cell(
         epochs=job.resolved.epochs if progress.step else None,
         training_images=job.images_per_class,
         cached_views=job.cached_views,
+        training=_training(job, model),
         readouts=dict(model.method.readouts),  # type: ignore[arg-type]
         scores=tuple(found.scores for found in tests),
         weights=tests[0].weights,
@@ -101,9 +102,10 @@ def run_cell(
 
 def done_before(cell: Cell, options: Bench, workspace: Workspace) -> CellResult | None:
     """The result of a cell that was run with the same options on the same images; None if it has to be run."""
-    trained = describe(*_prepared(cell, options, workspace))
-    done = _done(options.out / CELLS / f"{cell.slug}.json", _mark(trained, cell, options, workspace))
-    return done and done.model_copy(update={"recipe": options.recipe})
+    prepared = _prepared(cell, options, workspace)
+    mark = _mark(describe(*prepared), cell, options, workspace)
+    done = _done(options.out / CELLS / f"{cell.slug}.json", mark)
+    return done and _renamed(done, *prepared)
 
 
 def tested(cell: Cell, name: str, half: Half, options: Bench, workspace: Workspace) -> Tested:
@@ -122,6 +124,18 @@ def tested(cell: Cell, name: str, half: Half, options: Bench, workspace: Workspa
 
     asked = (options.data_root, options.validation, options.test_share)
     return workspace.remember(("tested", name, half, asked, shots, seed), find)
+
+
+def _renamed(done: CellResult, job: Job, model: Model) -> CellResult:
+    """A result under the recipe's name that is asked for now: its fingerprint says that all values are the same."""
+    return done.model_copy(update={"recipe": job.recipe, "training": _training(job, model)})
+
+
+def _training(job: Job, model: Model) -> TrainingRecord:
+    """How a job is trained, for its result."""
+    used, named = job.resolved, job.named
+    precision = resolve_precision(job.train.precision, model.clip.device)
+    return TrainingRecord(recipe=used, changed_from=None if used == named else named, precision=precision)
 
 
 def _prepared(cell: Cell, options: Bench, workspace: Workspace) -> Prepared:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from dear.data.splits import Half
-from dear.errors import DataError
+from dear.errors import ConfigError, DataError
+from dear.methods.recipe import Recipe
 from dear.roles.rolemap import MapRecord
 from dear.storage.documents import Document, Record
 
@@ -78,6 +79,28 @@ class Backbone(Record):
     weights_sha256: Sha256
 
 
+def _as_recipe(value: Any) -> Any:
+    """Plain values as a recipe; its problems become those of the document."""
+    try:
+        return Recipe(**value) if isinstance(value, dict) else value
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+RecipeValues = Annotated[Recipe, BeforeValidator(_as_recipe)]
+
+
+class TrainingRecord(Record):
+    """What decided a training besides method, settings and images."""
+
+    recipe: RecipeValues
+    """The recipe that was used, with all options applied."""
+    changed_from: RecipeValues | None = None
+    """The recipe of the cell's name, if options changed it."""
+    precision: Name
+    """Precision of the activations."""
+
+
 class CellResult(Document):
     """One cell of a grid: a method, trained on one data set with one seed, and how it scores."""
 
@@ -101,6 +124,8 @@ class CellResult(Document):
     """Smallest and largest number of training images of a class; None in cells of earlier versions."""
     cached_views: int = Field(default=0, ge=0)
     """Number of cached training views per image; 0: new views in every epoch."""
+    training: TrainingRecord | None = None
+    """How it was trained; None in cells of earlier versions."""
     readouts: dict[Purpose, Name]
     """The readout to use for a test, by the test's purpose; a purpose without an entry uses "default"."""
     scores: tuple[Scores, ...] = Field(min_length=1, strict=False)

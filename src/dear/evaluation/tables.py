@@ -8,8 +8,10 @@ import json
 import re
 from collections.abc import Sequence
 from statistics import fmean
+from textwrap import fill
 
 from dear.data.splits import span
+from dear.evaluation.deviations import recipe_notes
 from dear.evaluation.paper_numbers import PaperNumber, paper_number, why_none
 from dear.evaluation.results import CellResult, Scores
 from dear.evaluation.statistics import Stat
@@ -169,7 +171,9 @@ def to_text(results: Sequence[CellResult], width: int = 80) -> str:
         head = ["data", "method", *(_heading(section, column) for column in summary.columns)]
         seeds = sorted({cell.seed for cell in cells})
         over = f"mean ± deviation over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-        blocks.append(f"{_title(section)}, {over}\n{markdown.aligned(head, lines, words=2, width=width)}")
+        table = markdown.aligned(head, lines, words=2, width=width)
+        notes = [fill(note, width) for note in recipe_notes(section, cells)]
+        blocks.append("\n".join([f"{_title(section)}, {over}", table, *notes]))
     return "\n\n".join(blocks) or NO_RESULTS.strip()
 
 
@@ -191,6 +195,7 @@ def _section(section: Section, cells: Sequence[CellResult]) -> str:
         *_reading_notes(main),
         *_readout_notes(cells),
         *_training_notes(cells),
+        *recipe_notes(section, cells),
         *few_images_notes(cells),
         *_average_notes(main),
         *_paper_notes(section, papers),

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from dear.errors import ConfigError
+from dear.evaluation.deviations import Deviations, find_deviations, marked
 from dear.evaluation.pairwise import Effort, Gap, MethodPair, all_pairs, effort, gaps_to
 from dear.evaluation.paper_numbers import why_none
 from dear.evaluation.published import PublishedEntry, find_published, own_publication
@@ -15,7 +16,6 @@ from dear.evaluation.results import CellResult
 from dear.evaluation.statistics import Stat
 from dear.evaluation.summary import Row, Section, Summary, by_section, summarise
 from dear.methods.base import Method
-from dear.methods.recipe import Case, resolve
 from dear.methods.registry import get_method
 
 NOTHING = "nothing"
@@ -147,20 +147,9 @@ class Comparison:
         )
 
     @cached_property
-    def unlike(self) -> dict[Row, tuple[str, ...]]:
-        """How the training of each row deviated from its recipe."""
-        return {
-            row: tuple(dict.fromkeys(text for cell in cells for text in _unlike(cell)))
-            for row, cells in self.cells.items()
-        }
-
-    @cached_property
-    def unlike_all(self) -> tuple[str, ...]:
-        """The deviations that all trained methods have in common, if there are several methods."""
-        trained = [row for row in self.rows if any(cell.steps for cell in self.cells[row])]
-        if len(trained) < 2:
-            return ()
-        return tuple(text for text in self.unlike[trained[0]] if all(text in self.unlike[row] for row in trained))
+    def deviations(self) -> Deviations:
+        """How the training of each row deviated from the recipe in the heading."""
+        return find_deviations({row: self.cells[row] for row in self.rows})
 
     def footnotes(self, row: Row) -> list[str]:
         """Restrictions to know before comparing a row with others."""
@@ -169,12 +158,17 @@ class Comparison:
         asked = method.about.needs.split("; ") if method and method.about else []
         if further := [one for one in asked if one != NOTHING and not one.endswith("if any")]:
             notes.append(f"uses more than labelled photos: {', '.join(further)}")
-        notes += [f"trained with {text}" for text in self.unlike[row] if text not in self.unlike_all]
+        notes += filter(None, [self.deviations.of(row)])
         if not self.is_complete(row):
             average = self.summary.average(row, self.main)
             sets, seeds = (len(average.data), average.stat.seeds) if average else (0, 0)
             notes.append(f"not compared with others: done on {sets} data set(s) with {seeds} seed(s) only")
         return notes
+
+    @cached_property
+    def marks(self) -> dict[str, str]:
+        """The mark of each footnote, in the order of the rows."""
+        return marked(dict.fromkeys(text for row in self.rows for text in self.footnotes(row)))
 
     @property
     def no_published(self) -> str:
@@ -210,6 +204,7 @@ class Comparison:
         for what, found in zip(("paper", "own_publication"), self.published(row), strict=True):
             values = found.printed.model_dump() if found else {}
             record |= {f"{what}_{column}": values.get(column) for column in ("base", "novel", "hm")}
+        record["deviations"] = "; ".join(self.deviations.by_row[row])
         record["notes"] = "; ".join(self.footnotes(row))
         return record
 
@@ -275,19 +270,3 @@ def known(method: str) -> type[Method] | None:
 def label(row: Row) -> str:
     """A row's name."""
     return f"{row.method}, {row.variant}" if row.variant else row.method
-
-
-def _unlike(cell: CellResult) -> list[str]:
-    """How the training of a cell deviated from its recipe, in epochs or views."""
-    method = known(cell.method)
-    if method is None or cell.epochs is None:
-        return []
-    recipe = resolve(method.recipe, method.special, cell.recipe, Case(cell.protocol, cell.data, cell.shots))
-    deviations = []
-    if not recipe.steps_per_shot and cell.epochs != recipe.epochs:
-        deviations.append(
-            f"{cell.epochs} epoch{'' if cell.epochs == 1 else 's'} instead of the recipe's {recipe.epochs}"
-        )
-    if cell.cached_views:
-        deviations.append(f"{cell.cached_views} cached views per image instead of new ones in every epoch")
-    return deviations

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dear.evaluation.deviations import earlier_notes
 from dear.evaluation.paper_numbers import PAPER_SHOTS
 from dear.evaluation.published import PublishedEntry
 from dear.evaluation.summary import HM_NOTE, Row
 from dear.evaluation.tables import few_images_notes, no_formula
 from dear.reports.compare_data import Comparison, known, label
-from dear.reports.compare_words import goal, many, verdict
+from dear.reports.compare_words import goal, many, names_of, verdict
 from dear.reports.method_charts import NAMED, Mark, Point, difference_chart, interval_chart, scatter_chart
 from dear.reports.page_sections import Figure, PageSection, Table, Value, report_page
 from dear.storage import markdown
@@ -95,9 +96,6 @@ def _subtitle(comparison: Comparison) -> str:
     section = comparison.section
     clip = " ".join(filter(None, (section.backbone.name.rpartition("/")[2], section.backbone.pretrained)))
     shots = f", {section.shots} shots" if section.shots else ""
-    recipe = (
-        "one recipe for all methods (shared)" if section.recipe == "shared" else "each method by its own recipe (own)"
-    )
     images = ", tested on validation images" if section.tested_on == "validation" else ""
     sets = ", ".join(comparison.summary.averaged)
     how = (
@@ -106,19 +104,29 @@ def _subtitle(comparison: Comparison) -> str:
         else ""
     )
     seeds = f"seed{'s' if len(comparison.seeds) > 1 else ''} {', '.join(map(str, comparison.seeds))}"
-    return f"{how}Backbone {clip}{shots}; {recipe}{images}; {seeds}; data: {sets}."
+    return f"{how}Backbone {clip}{shots}; {_recipe(comparison)}{images}; {seeds}; data: {sets}."
+
+
+def _recipe(comparison: Comparison) -> str:
+    """The recipe that methods were trained by, and that it was changed if it was."""
+    shared = comparison.section.recipe == "shared"
+    text = "one recipe for all methods (shared)" if shared else "each method by its own recipe (own)"
+    if comparison.deviations.common:
+        text += f", but all with {'; '.join(comparison.deviations.common)}"
+    changed = [one for row in comparison.rows if (one := comparison.deviations.of(row))]
+    marks = [mark for note, mark in comparison.marks.items() if note in changed]
+    further = " further" if comparison.deviations.common else ""
+    return f"{text}, changed{further} where marked {names_of(marks)}" if marks else text
 
 
 def _results(comparison: Comparison) -> PageSection:
-    notes: dict[str, str] = {}
     rows: list[tuple[Value, ...]] = []
     ordered = (
         comparison.main,
         *comparison.columns[:-1],
     )  # what a narrow screen shows first is what methods are ordered by
     for row in comparison.rows:
-        marks = [notes.setdefault(text, _letter(len(notes))) for text in comparison.footnotes(row)]
-        name = label(row) + "".join(f" [{mark}]" for mark in marks)
+        name = label(row) + "".join(f" {comparison.marks[text]}" for text in comparison.footnotes(row))
         numbers = [comparison.mean(row, column) for column in ordered]
         costs = [_cost_text(comparison, row, field, show) for field, _, show in COSTS]
         rows.append((str(comparison.places[row]), name, *numbers, *costs))
@@ -135,14 +143,13 @@ def _results(comparison: Comparison) -> PageSection:
     ]
     if "hm" in comparison.columns:
         texts.append(HM_NOTE)
-    if comparison.section.recipe == "shared":
-        texts.append("A shared recipe compares the methods themselves, not what each can reach with its own recipe.")
     if len(set(comparison.places.values())) < len(comparison.rows):
         texts.append("Methods with the same rank tie: their stored means are equal, not only as printed.")
-    texts += [f"All methods were trained with {text}." for text in comparison.unlike_all]
+    texts += comparison.deviations.notes
     texts += few_images_notes([cell for cells in comparison.cells.values() for cell in cells])
-    texts += [f"[{mark}] {text}." for text, mark in notes.items()]
-    if any(ROLE_MAP in text for text in notes):
+    texts += [f"{mark} {text}." for text, mark in comparison.marks.items()]
+    texts += earlier_notes(cell for cells in comparison.cells.values() for cell in cells)
+    if any(ROLE_MAP in text for text in comparison.marks):
         texts.append(
             "A role map lists what each attention head responds to; --roles auto finds one from the training photos."
         )
@@ -328,12 +335,6 @@ def _head(comparison: Comparison, column: str) -> str:
 def _cost_text(comparison: Comparison, row: Row, field: str, show: Callable[[float], str]) -> str:
     value = getattr(comparison.effort[row], field)
     return "—" if value is None else show(value)
-
-
-def _letter(place: int) -> str:
-    """a, b, … z, aa, ab, …"""
-    first, second = divmod(place, 26)
-    return (chr(96 + first) if first else "") + chr(97 + second)
 
 
 def _csv(records: Sequence[dict[str, Any]]) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from dear.data.families import WORLD
+from dear.evaluation.deviations import shared_note
 from dear.evaluation.pairwise import LEVEL
 from dear.evaluation.statistics import smallest_p
 from dear.evaluation.summary import Row
@@ -33,8 +34,8 @@ def verdict(comparison: Comparison) -> list[str]:
         return ["There is nothing to compare: fewer than two methods were run on all data sets with all seeds."]
     ordered = [comparison.main, *(column for column in comparison.columns if column != comparison.main)]
     if min(1.0, len(comparison.pairs[comparison.main]) * smallest_p(comparison.results_per_pair)) >= LEVEL:
-        return [*filter(None, [_backbone(comparison), _too_few(comparison, ordered)])]
-    sentences = [_backbone(comparison), *(_goal(comparison, column) for column in ordered)]
+        return [*filter(None, [_backbone(comparison), _recipe(comparison), _too_few(comparison, ordered)])]
+    sentences = [_backbone(comparison), _recipe(comparison), *(_goal(comparison, column) for column in ordered)]
     others = [_against_plain(comparison), _cheap(comparison), _by_data(comparison), _certainty(comparison)]
     return [*filter(None, [*sentences, *others])]
 
@@ -244,6 +245,11 @@ def _backbone(comparison: Comparison) -> str:
         "Measured on synthetic drawings, with the small CLIP of the embedded world that this package includes: on "
         "photographs and with another CLIP the order may differ."
     )
+
+
+def _recipe(comparison: Comparison) -> str:
+    """What the shared recipe is, if it was used."""
+    return shared_note() if comparison.section.recipe == "shared" else ""
 
 
 def names_of(names: Sequence[str]) -> str:

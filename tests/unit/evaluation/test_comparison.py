@@ -76,9 +76,10 @@ def test_each_question_has_a_line_of_its_own(tmp_path):
     write_comparison(tmp_path, found)
     lines = verdict(found)
     assert lines[0].startswith("Measured on synthetic drawings")
-    assert [line.partition(",")[0] for line in lines[1:4]] == [GOALS[column][0] for column in ("hm", "base", "novel")]
+    assert lines[1].startswith("The shared recipe is DeAR's own")
+    assert [line.partition(",")[0] for line in lines[2:5]] == [GOALS[column][0] for column in ("hm", "base", "novel")]
     assert (tmp_path / "compare.html").read_text().count("<li>For ") == 3
-    assert f"- {lines[1][:40]}" in (tmp_path / "compare.md").read_text()
+    assert f"- {lines[2][:40]}" in (tmp_path / "compare.md").read_text()
 
 
 def test_the_highest_mean_is_not_always_the_surest_choice():
@@ -108,12 +109,11 @@ def test_what_was_trained_otherwise_is_marked():
     cells += some_cells({"maple": 5.0}, epochs=4, cached_views=2)
     found = make_comparison(cells, {})
     assert found.footnotes(Row("maple", "")) == [
-        "trained with 4 epochs instead of the recipe's 10",
-        "trained with 2 cached views per image instead of new ones in every epoch",
+        "trained with 4 epochs instead of 10; 2 cached views per image instead of new ones in every epoch"
     ]
     assert found.footnotes(Row("coop", "")) == []
     alike = make_comparison(some_cells(epochs=3), {})
-    assert alike.unlike_all == ("3 epochs instead of the recipe's 10",)
+    assert alike.deviations.common == ("3 epochs instead of 10",)
     assert not any("epoch" in note for row in alike.rows for note in alike.footnotes(row))
     assert alike.footnotes(Row("dear", "")) == ["uses more than labelled photos: a role map"]
 
