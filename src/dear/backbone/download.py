@@ -22,7 +22,7 @@ from huggingface_hub.file_download import repo_folder_name
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from dear.backbone import hub
-from dear.backbone.hub import WEIGHTS, Wanted, answer_to, check_online, out_of_reach
+from dear.backbone.hub import WEIGHTS, Wanted, answer_to, check_online, endpoint, out_of_reach
 from dear.errors import BackboneError, CacheError, DearError, HubError
 from dear.progress.display import watched
 from dear.progress.stages import Advance, is_unheard, remark, stage
@@ -111,7 +111,7 @@ def listing(wanted: Wanted) -> Listing:
     except DearError:
         raise
     except ValidationError as error:
-        raise HubError(f"{constants.ENDPOINT} does not answer as a model hub does: check HF_ENDPOINT.") from error
+        raise HubError(f"{endpoint()} does not answer as a model hub does: check HF_ENDPOINT.") from error
     except Exception as error:  # without a network, the libraries raise many kinds of errors
         raise out_of_reach(wanted) from error
     files = (
@@ -154,22 +154,23 @@ def checksum(path: Path, like: str) -> str:
     return str(digest.hexdigest())
 
 
-def damaged_weights() -> Iterator[tuple[Path, bool]]:
-    """Every weights file of an OpenCLIP model in the cache, and whether it differs from the sha256 it is named by."""
+def check_cached_weights() -> dict[Path, bool]:
+    """Every weights file of an OpenCLIP model in the cache, and whether its bytes have the checksum it is named by."""
     folders = sorted(Path(constants.HF_HUB_CACHE).glob("models--*/snapshots/*"))
     paths = [folder / name for folder in folders for name in WEIGHTS]
-    blobs = {path.resolve(): path for path in paths if path.is_file()}
-    checked = {blob: path for blob, path in blobs.items() if re.fullmatch("[0-9a-f]{64}", blob.name)}
-    total = sum(blob.stat().st_size for blob in checked)
-    with stage("checking downloaded weights", total // MEGABYTE, unit="MB") as advance:
-        done = 0
-        for blob, path in checked.items():
+    blobs = {path.resolve(): path for path in paths if path.is_file()}  # one file can belong to several commits
+    named = {blob: path for blob, path in blobs.items() if re.fullmatch("[0-9a-f]{64}", blob.name)}
+    total = sum(blob.stat().st_size for blob in named) // MEGABYTE
+    done, intact = 0, {}
+    with stage("checking downloaded weights", total, unit="MB") as advance:
+        for blob, path in named.items():
             digest = hashlib.sha256()
             for chunk in _chunks(blob):
                 digest.update(chunk)
                 done += len(chunk)
                 advance(done // MEGABYTE)
-            yield path, digest.hexdigest() != blob.name
+            intact[path] = digest.hexdigest() == blob.name
+    return intact
 
 
 def _receive(wanted: Wanted, listed: Listing, file: HubFile, part: Path) -> None:

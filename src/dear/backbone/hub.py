@@ -16,10 +16,10 @@ from typing import Any
 
 from huggingface_hub import constants, get_session, get_token
 
-from dear.backbone.names import CONFIG_FILE
 from dear.errors import BackboneError, DearError, HubError, backbone, option
 from dear.progress.stages import remark, stage
 
+CONFIG_FILE = "open_clip_config.json"
 WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 """The weights of a repository, the preferred file first; the second is pickled."""
 WHOLE = (CONFIG_FILE, WEIGHTS[0])
@@ -52,7 +52,17 @@ class Wanted:
     @property
     def page(self) -> str:
         """The address of the repository."""
-        return f"{constants.ENDPOINT}/{self.repository}"
+        return f"{endpoint()}/{self.repository}"
+
+
+def endpoint() -> str:
+    """The address of the hub, without a password."""
+    return without_password(constants.ENDPOINT)
+
+
+def without_password(address: str) -> str:
+    """An address that can be shown."""
+    return re.sub(r"//[^/@]*@", "//", address)
 
 
 @contextmanager
@@ -102,7 +112,7 @@ def refusal(wanted: Wanted, status: int, headers: Mapping[str, str]) -> DearErro
         )
     if message.startswith("Invalid credentials"):
         return HubError(
-            f"The hub {constants.ENDPOINT} refuses your token: log in again with `hf auth login`, or unset HF_TOKEN."
+            f"The hub {endpoint()} refuses your token: log in again with `hf auth login`, or unset HF_TOKEN."
         )
     if code == "EntryNotFound":
         return BackboneError(f"{wanted.page} has no {wanted.names[0]}: check the name of the repository.")
@@ -113,7 +123,7 @@ def refusal(wanted: Wanted, status: int, headers: Mapping[str, str]) -> DearErro
         )
     if status == 429:
         return HubError(
-            f"The hub {constants.ENDPOINT} accepts no more requests from here for {_seconds_to_wait(headers)} s: run "
+            f"The hub {endpoint()} accepts no more requests from here for {_seconds_to_wait(headers)} s: run "
             "the same command again then, or log in with `hf auth login`, which raises the limit."
         )
     reason = f"{status} ({message})" if message else str(status)
@@ -146,7 +156,7 @@ def _seconds_to_wait(headers: Mapping[str, str]) -> int:
 
 def _wait(seconds: int) -> None:
     """Wait for the end of a rate limit, and say so."""
-    remark(f"rate limited by {constants.ENDPOINT}, waiting {seconds} s")
+    remark(f"rate limited by {endpoint()}, waiting {seconds} s")
     with stage("rate limited, waiting", seconds, unit="s") as advance:
         for second in range(seconds):
             sleep(1)

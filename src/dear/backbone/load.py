@@ -23,8 +23,8 @@ from torchvision import transforms
 from dear.backbone.augment import TrainTransform
 from dear.backbone.clip import FrozenClip, Geometry, content_hash
 from dear.backbone.download import cached, download, fetch, listing
-from dear.backbone.hub import WEIGHTS, WHOLE, Wanted, causes_of, first_lines
-from dear.backbone.names import CONFIG_FILE, RANDOM, SUGGESTION, check_pretrained, repository_of, resolve_name, shipped
+from dear.backbone.hub import CONFIG_FILE, WEIGHTS, WHOLE, Wanted, causes_of, first_lines
+from dear.backbone.names import RANDOM, SUGGESTION, check_pretrained, repository_of, resolve_name, shipped
 from dear.backbone.origin import PAGE, Origin, origin_of
 from dear.backbone.safety import SAFE, check_config, check_readable, check_weights, check_weights_file
 from dear.backbone.support import unsupported

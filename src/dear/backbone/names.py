@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import open_clip
 from open_clip.pretrained import get_pretrained_cfg
 
+from dear.backbone.hub import CONFIG_FILE
 from dear.backbone.support import unsupported
 from dear.errors import BackboneError, backbone, did_you_mean, option
 from dear.storage.files import is_file, is_folder, read_regular
 
 RANDOM = "random"
-CONFIG_FILE = "open_clip_config.json"
 HUB_PAGES = "https://huggingface.co/"
 
 

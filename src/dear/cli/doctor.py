@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import typer
 
@@ -36,12 +37,17 @@ def doctor(options: Doctor) -> None:
         ("threads", f"{threads['torch']} of {threads['usable']} usable cores, load {threads['load']}"),
         ("memory", " of ".join(readable(one) for one in (memory["available"], memory["total"]) if one) + " free"),
         ("cache", f"{caches['dear']['folder']}, {readable(caches['dear']['bytes'])}"),
-        ("weights", f"{caches['weights']['folder']}, {caches['weights']['models']} models"),
+        ("weights", _weights_text(caches["weights"])),
         *((name, value) for name, value in found["environment"].items()),
     ]
     typer.echo(printable(columns(rows)))
     for remark in found["remarks"]:
         typer.echo(f"note: {remark}")
+
+
+def _weights_text(cache: dict[str, Any]) -> str:
+    damaged = f", {len(cache['damaged'])} damaged" if cache["damaged"] else ""
+    return f"{cache['folder']}, {cache['models']} models, {cache['checked']} files checked{damaged}"
 
 
 def _yes(there: bool) -> str:

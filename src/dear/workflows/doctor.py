@@ -11,7 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import constants
+
 from dear import __version__
+from dear.backbone.download import check_cached_weights
+from dear.backbone.hub import without_password
 from dear.storage.user_cache import cache_home, list_cache, readable
 
 PACKAGES = ("torch", "torchvision", "open_clip_torch", "safetensors", "huggingface_hub", "pydantic", "pillow", "numpy")
@@ -22,13 +26,21 @@ EXTRAS = {
     "tensorboard": ("tensorboard",),
 }
 """What each extra brings, by the names that are imported."""
-VARIABLES = ("DEAR_CACHE", "HF_HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES")
+VARIABLES = (
+    *("DEAR_CACHE", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"),
+    *("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES"),
+)
 NEVER_RUN = ("cuda", "mps", "windows")
 """What this version was never run on by its authors: it should work, and nobody has seen it."""
 
 
 def doctor() -> dict[str, Any]:
-    """Versions, device, threads, memory, caches and extras as plain values; nothing of it names files or photos."""
+    """Versions, device, threads, memory, caches and extras as plain values, and whether downloaded weights are intact.
+
+    Of all files, only damaged weights are named.
+    """
+    weights = check_cached_weights()
+    damaged = [_home(str(path)) for path, intact in weights.items() if not intact]
     return {
         "dear": __version__,
         "python": platform.python_version(),
@@ -38,9 +50,9 @@ def doctor() -> dict[str, Any]:
         "device": _device(),
         "threads": _threads(),
         "memory": _memory(),
-        "caches": _caches(),
-        "environment": {name: _home(os.environ[name]) for name in VARIABLES if name in os.environ},
-        "remarks": _remarks(),
+        "caches": _caches(checked=len(weights), damaged=damaged),
+        "environment": {name: without_password(_home(os.environ[name])) for name in VARIABLES if name in os.environ},
+        "remarks": [*_remarks(), *map(_damage, damaged)],
     }
 
 
@@ -86,13 +98,17 @@ def _memory() -> dict[str, Any]:
     return found
 
 
-def _caches() -> dict[str, Any]:
-    home = cache_home()
-    hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
+def _caches(*, checked: int, damaged: list[str]) -> dict[str, Any]:
+    home, hub = cache_home(), Path(constants.HF_HUB_CACHE)
+    models = len(list(hub.glob("models--*"))) if hub.is_dir() else 0
     return {
         "dear": {"folder": _home(str(home)), "bytes": sum(one.bytes for one in list_cache())},
-        "weights": {"folder": _home(str(hub)), "models": len(list(hub.glob("models--*"))) if hub.is_dir() else 0},
+        "weights": {"folder": _home(str(hub)), "models": models, "checked": checked, "damaged": damaged},
     }
+
+
+def _damage(path: str) -> str:
+    return f"{path} is damaged: delete it, and the next command that needs it downloads it again."
 
 
 def _home(path: str) -> str:

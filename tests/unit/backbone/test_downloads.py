@@ -1,6 +1,7 @@
 """Downloads from an imitation of the hub: what is requested, what is shown, and what is said when it goes wrong."""
 
 import logging
+import re
 import socket
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from dear.errors import BackboneError, CacheError, HubError, typed
 from dear.progress.display import Lines
 from dear.progress.stages import heard_by
 from fake_hub import GATED, LIST, NO_FILE, Fault, rate_limit
+from helpers import make_photos
 
 OPENAI = "timm/vit_base_patch16_clip_224.openai"
 LAION = "laion/CLIP-ViT-B-16-laion2B-s34B-b88K"
@@ -258,6 +260,28 @@ def test_so_is_a_damaged_file_of_ones_own(tmp_path, name):
         dear.load_clip("ViT-B-32", tmp_path / name, allow_pickled=True)
 
 
+@pytest.mark.covers("N7")
+def test_the_doctor_finds_a_file_that_changed(hub, dear_, monkeypatch):
+    with heard_by(None):
+        load()
+        dear.load_clip("ViT-B-16", "laion2b_s34b_b88k")
+    monkeypatch.setenv("HF_ENDPOINT", "https://me:secret@hub.example")
+    code, out, err = dear_("doctor")
+    assert (code, err) == (0, "")
+    assert f"{constants.HF_HUB_CACHE}, 2 models, 2 files checked\n" in out
+    assert "https://hub.example" in out
+    assert "secret" not in out
+    path = cached_file()
+    with path.open("r+b") as file:
+        file.seek(-1000, 2)
+        file.write(b"another byte")
+    load()  # nobody reads the file twice for each command
+    found = dear.doctor()
+    assert found["caches"]["weights"] | {"damaged": [str(path)], "checked": 2} == found["caches"]["weights"]
+    assert f"{path} is damaged: delete it, and the next command that needs it downloads it again." in found["remarks"]
+    assert "2 files checked, 1 damaged" in dear_("doctor")[1]
+
+
 @pytest.mark.covers("N8")
 def test_size_before_and_bytes_during(hub, monkeypatch, capsys, caplog):
     from dear.progress import display, stages
@@ -271,6 +295,22 @@ def test_size_before_and_bytes_during(hub, monkeypatch, capsys, caplog):
     assert first == f"downloading ViT-B-16-quickgelu (openai), 7 MB, from {hub.endpoint}/{OPENAI}"
     assert any(line.startswith("downloading ViT-B-16-quickgelu (openai): ") and " of 7 MB" in line for line in lines)
     assert first in caplog.text
+
+
+@pytest.mark.covers("N1", "N8")
+def test_the_command_line_shows_it_stops_and_resumes(hub, dear_, tmp_path):
+    photos = make_photos(tmp_path / "photos", ["cat", "dog"], 4)
+    train = ["train", photos, "--method", "zero_shot", "--clip", "ViT-B-16-quickgelu", "--pretrained", "openai"]
+    hub.misbehave(OPENAI, SAFE, Fault(reset_after=1_000_000))
+    code, _, err = dear_(*train, "--out", tmp_path / "run")
+    first, last = err.splitlines()
+    assert code == 2
+    assert first == f"downloading ViT-B-16-quickgelu (openai), 7 MB, from {hub.endpoint}/{OPENAI}"
+    assert re.fullmatch(r"dear: The download of .* stopped at \d of 7 MB: run the same command again, .*", last)
+    hub.misbehave(OPENAI, SAFE, None)
+    code, _, err = dear_(*train, "--out", tmp_path / "run")
+    assert code == 0
+    assert re.search(r"7 MB, of which \d are here, from http", err)
 
 
 @pytest.mark.covers("N8")
