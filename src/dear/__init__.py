@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dear.storage.user_cache import clear_cache, list_cache
     from dear.workflows.bench import bench
     from dear.workflows.compare import compare
+    from dear.workflows.convert import convert
     from dear.workflows.datasets import check_data, describe_dataset, list_datasets
     from dear.workflows.discover import discover_roles
     from dear.workflows.doctor import doctor
@@ -69,6 +70,7 @@ _HOMES = {
     "clear_cache": "dear.storage.user_cache",
     "compare": "dear.workflows.compare",
     "compare_roles": "dear.workflows.roles",
+    "convert": "dear.workflows.convert",
     "describe_dataset": "dear.workflows.datasets",
     "describe_method": "dear.workflows.listings",
     "discover_roles": "dear.workflows.discover",
@@ -124,6 +126,7 @@ __all__ = [
     "clear_cache",
     "compare",
     "compare_roles",
+    "convert",
     "describe_dataset",
     "describe_method",
     "discover_roles",

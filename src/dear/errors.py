@@ -31,6 +31,10 @@ class BackboneError(DearError, ValueError):
     """A backbone is unknown or unsupported, or its weights do not fit it."""
 
 
+class PickledWeightsError(BackboneError):
+    """Weights are in a format that can contain code, which has to be allowed."""
+
+
 class HubError(DearError, ConnectionError):
     """Weights had to be downloaded and the hub did not answer."""
 

@@ -1,6 +1,5 @@
 """Saving and loading: bit for bit, and every kind of damage is one named error with nothing written over."""
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import torch
 
 import dear
 from dear import errors
-from helpers import build, move_parameters, varied_roles
+from helpers import build, move_parameters, rewrite, varied_roles
 
 FILES = ["README.md", "adapter_config.json", "adapter_model.safetensors", "roles.json"]
 
@@ -22,13 +21,6 @@ def saved(model, tmp_path) -> Path:
 
 def snapshot(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-def rewrite(path: Path, **changes) -> None:
-    """Edit a manifest and make its own hash right again."""
-    manifest = {key: value for key, value in {**json.loads(path.read_text()), **changes}.items() if key != "sha256"}
-    own_hash = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-    path.write_text(json.dumps({**manifest, "sha256": own_hash}))
 
 
 def test_round_trip_bit_for_bit(model, images, saved):

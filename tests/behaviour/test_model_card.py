@@ -8,7 +8,7 @@ from huggingface_hub import ModelCard, hf_hub_download
 
 import dear
 from dear.backbone.origin import Origin, origin_of
-from helpers import build
+from helpers import build, rewrite
 
 pytestmark = pytest.mark.covers("N13")
 OPENAI = "timm/vit_base_patch16_clip_224.openai"
@@ -30,7 +30,6 @@ def test_weights_of_the_hub(hub, tmp_path, name, tag, repository):
     page = b"---\nlanguage: en\nlicense: mit\n---\n# A CLIP\n"
     files = {name: one.content for name, one in hub.repositories[repository].files.items()}
     commit = hub.add(repository, {**files, "README.md": page}).commit
-    hf_hub_download(repository, "README.md")
     metadata, card, manifest = saved(dear.load_clip(name, tag), tmp_path / "run")
     assert metadata == {
         "library_name": "dear-vlm",
@@ -45,6 +44,7 @@ def test_weights_of_the_hub(hub, tmp_path, name, tag, repository):
         assert row in card
     hub.requests.clear()
     again = dear.load(tmp_path / "run")
+    assert not hub.requests
     assert again.clip.origin == Origin(repository, commit, "mit")
 
 
@@ -94,8 +94,6 @@ def test_pages_of_others_are_not_trusted(hub, page):
 
 
 def test_manifests_of_format_2_are_read(tmp_path):
-    from test_artefact import rewrite  # the seal made right again
-
     model = build("coop", dear.load_clip("world"), ["cat", "dog"])
     path = model.save_pretrained(tmp_path) / "adapter_config.json"
     content = json.loads(path.read_text())

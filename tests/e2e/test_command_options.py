@@ -128,6 +128,7 @@ ERRORS = {
     "bench few-shot": "--data photos --out grid",
     "bench cross-dataset": "--source imagenet --out grid",
     "bench domain": "--out grid --seeds one",
+    "convert": "photos/ant/0.png converted",
     "cache list": "photos",
     "cache clear": "--max-size much",
     "data check": "dtd --data-root photos",

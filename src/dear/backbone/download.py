@@ -81,12 +81,6 @@ class _Answer(BaseModel):
     cardData: dict[str, Any] | None = None
 
 
-def fetch(wanted: Wanted) -> Path:
-    """A file of the hub: from the cache, without any request, or downloaded."""
-    found = cached(wanted)
-    return download(wanted, listing(wanted)) if found is None else found
-
-
 def cached(wanted: Wanted) -> Path | None:
     """The file in the cache; None if it has to be downloaded."""
     for name in wanted.names:

@@ -22,11 +22,19 @@ from torchvision import transforms
 
 from dear.backbone.augment import TrainTransform
 from dear.backbone.clip import FrozenClip, Geometry, content_hash
-from dear.backbone.download import cached, download, fetch, listing
+from dear.backbone.download import cached, download, listing
 from dear.backbone.hub import CONFIG_FILE, WEIGHTS, WHOLE, Wanted, causes_of, first_lines
-from dear.backbone.names import RANDOM, SUGGESTION, check_pretrained, repository_of, resolve_name, shipped
+from dear.backbone.names import (
+    RANDOM,
+    SUGGESTION,
+    check_pretrained,
+    in_transformers_format,
+    repository_of,
+    resolve_name,
+    shipped,
+)
 from dear.backbone.origin import PAGE, Origin, origin_of
-from dear.backbone.safety import SAFE, check_config, check_readable, check_weights, check_weights_file
+from dear.backbone.safety import SAFE, check_config, check_format, check_readable, weights_of
 from dear.backbone.support import unsupported
 from dear.errors import BackboneError, HubError, backbone, option
 from dear.progress.stages import stage
@@ -167,8 +175,25 @@ def _folder(name: str) -> Path | None:
     if name.startswith("local-dir:"):
         return Path(name.removeprefix("local-dir:"))
     if name.startswith("hf-hub:"):
-        return fetch(Wanted(name, name.removeprefix("hf-hub:"), (CONFIG_FILE,))).parent
+        return _fetch_config(name).parent
     return None
+
+
+def _fetch_config(name: str) -> Path:
+    """The configuration of a hub repository, in the cache."""
+    wanted = Wanted(name, name.removeprefix("hf-hub:"), (CONFIG_FILE,))
+    if (found := cached(wanted)) is not None:
+        return found
+    listed = listing(wanted)
+    if CONFIG_FILE not in listed.files and "config.json" in listed.files:
+        example = backbone(*SUGGESTION)
+        raise BackboneError(f"{in_transformers_format(name)}: use a repository that has one, such as {example}.")
+    return download(wanted, listed)
+
+
+def config_of(name: str) -> dict[str, Any]:
+    """The model configuration of a backbone, from OpenCLIP, the hub or a folder."""
+    return _read_config(_source(resolve_name(name)))
 
 
 def _read_config(name: str) -> dict[str, Any]:
@@ -200,20 +225,25 @@ def _find_weights(source: str, pretrained: str | None, *, allow_pickled: bool) -
     Third-party weights in a format that can contain code are refused; weights that open_clip lists are trusted.
     """
     wanted = _wanted(source, pretrained)
+    trusted = allow_pickled or _is_listed(source, pretrained)
     if wanted is not None:
-        path = cached(wanted) or _download(wanted)
-        check_weights_file(path, allow_pickled=allow_pickled or _is_listed(source, pretrained))
+        path = cached(wanted) or _download(wanted, source, trusted=trusted)
+        check_format(path, source, trusted=trusted)
     elif folder := _folder(source):
-        path = check_weights(folder, allow_pickled=allow_pickled)
+        path = weights_of(folder)
+        check_format(path, str(folder), trusted=trusted)
     else:
-        path = check_weights_file(Path(str(pretrained)), allow_pickled=allow_pickled)
+        path = Path(str(pretrained))
+        check_format(path, str(pretrained), trusted=trusted, clip=source)
     check_readable(path, "put an undamaged copy there" if wanted is None else "run the same command again")
     return path
 
 
-def _download(wanted: Wanted) -> Path:
-    """Download weights, and the repository's page, which states their license."""
+def _download(wanted: Wanted, source: str, *, trusted: bool) -> Path:
+    """Download weights, unless they are refused, and the repository's page, which states their license."""
     listed = listing(wanted)
+    if (file := listed.first(wanted.names)) is not None:
+        check_format(Path(file.name), source, trusted=trusted)
     path = download(wanted, listed)
     if PAGE in listed.files:
         with suppress(HubError):

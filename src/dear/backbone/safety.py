@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import zipfile
 from collections.abc import Mapping
 from dataclasses import fields
@@ -11,7 +12,8 @@ from typing import Any
 from open_clip.model import CLIPTextCfg, CLIPVisionCfg
 from safetensors import SafetensorError, safe_open
 
-from dear.errors import BackboneError, did_you_mean
+from dear.backbone.names import tag_of_repository
+from dear.errors import BackboneError, PickledWeightsError, backbone, did_you_mean, is_typed, option
 
 MODEL_KEYS = {
     "embed_dim",
@@ -59,8 +61,8 @@ def _check_keys(name: str, where: str, values: Mapping[str, Any], known: set[str
             raise BackboneError(f"{name} sets {key!r} in its {where} to {value}, which is too large for a CLIP.")
 
 
-def check_weights(folder: Path, *, allow_pickled: bool) -> Path:
-    """The weights of a folder; raise `BackboneError` if they are not in a safetensors file."""
+def weights_of(folder: Path) -> Path:
+    """The weights file of a folder; raises `BackboneError` if there is none."""
     named = [folder / f"{stem}{end}" for stem in PREFERRED for end in (SAFE, ".bin", ".pth")]
     weights = next((path for path in named if path.exists()), None) or next(
         (path for end in (SAFE, ".bin", ".pth") for path in sorted(folder.glob(f"*{end}"))), None
@@ -69,17 +71,34 @@ def check_weights(folder: Path, *, allow_pickled: bool) -> Path:
         raise BackboneError(f"{folder} contains no weights: add open_clip_model.safetensors.")
     if not weights.is_file():
         raise BackboneError(f"{weights} is not a regular file: put the weights there.")
-    return check_weights_file(weights, allow_pickled=allow_pickled)
+    return weights
 
 
-def check_weights_file(path: Path, *, allow_pickled: bool) -> Path:
-    """The path; raise `BackboneError` for weights in a format that can contain code, unless it is allowed."""
-    if path.suffix != SAFE and not allow_pickled:
-        raise BackboneError(
-            f"{path} is not a safetensors file, and other formats can contain code: convert it, or allow this one in "
-            f"Python with dear.load_clip(…, allow_pickled=True), which loads tensors only."
-        )
-    return path
+def check_format(weights: Path, source: str, *, trusted: bool, clip: str | None = None) -> None:
+    """Raise `PickledWeightsError` for weights in a format that can contain code, unless they are trusted.
+
+    Args:
+        weights: the file, or its name in the hub's list.
+        source: what to convert: hf-hub:ORG/REPO, a folder, or the file itself.
+        trusted: whether any format is accepted.
+        clip: the architecture that has to be named for a file.
+    """
+    if weights.suffix == SAFE or trusted:
+        return
+    what = f"{source} has only {weights.name}, which" if source.startswith("hf-hub:") else str(weights)
+    same = tag_of_repository(source.removeprefix("hf-hub:"))
+    use = f"{backbone(*same)} loads the same weights" if same else _conversion(source, clip)
+    raise PickledWeightsError(f"{what} is not a safetensors file, and other formats can contain code: {use}.")
+
+
+def _conversion(source: str, clip: str | None) -> str:
+    """How to convert weights, as the user writes it."""
+    then = f"then use {backbone('local-dir:FOLDER')}"
+    if is_typed():
+        words = ["dear convert", shlex.quote(source), "FOLDER", *([option(clip=clip)] if clip else [])]
+        return f"convert it once with `{' '.join(words)}`, {then}"
+    named = f", clip={clip!r}" if clip else ""
+    return f"convert it once with dear.convert({source!r}, 'FOLDER'{named}), {then}, or pass allow_pickled=True"
 
 
 def check_readable(path: Path, then: str) -> None:

@@ -53,6 +53,10 @@ COMMANDS = {
     "paper": Place(
         "paper", "Make every table and figure of the paper, its own numbers beside ours; give --mini or --full."
     ),
+    "convert": Place(
+        "convert",
+        "Write the weights of a CLIP to OUT as safetensors; pickled files are read as tensors only, never as code.",
+    ),
     "doctor": Place(
         "doctor",
         "Print versions, device, threads, memory, caches and extras: what a bug report needs.",

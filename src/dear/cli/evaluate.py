@@ -27,6 +27,7 @@ def evaluate(options: Evaluate) -> None:
         batch_size=options.batch_size,
         device=options.device,
         threads=options.threads,
+        allow_pickled=options.allow_pickled,
     )
     for problem in found.problems.values():
         say(f"counted as wrong: {problem}")

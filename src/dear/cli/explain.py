@@ -33,6 +33,7 @@ def explain(options: Explain) -> None:
         out=options.out,
         device=options.device,
         threads=options.threads,
+        allow_pickled=options.allow_pickled,
     )
     typer.echo(json.dumps(found.as_dict(), ensure_ascii=False) if options.as_json else printable(_text(found)))
     if options.out is not None:

@@ -34,6 +34,7 @@ def predict(options: Predict) -> None:
         workers=options.workers,
         device=options.device,
         threads=options.threads,
+        allow_pickled=options.allow_pickled,
         each=partial(_show, options),
     )
     for sentence in found.written:

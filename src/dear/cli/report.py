@@ -26,6 +26,7 @@ def report(options: ReportOptions) -> None:
         workers=options.workers,
         device=options.device,
         threads=options.threads,
+        allow_pickled=options.allow_pickled,
     )
     print_report(written)
 

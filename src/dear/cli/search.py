@@ -32,6 +32,7 @@ def index(options: IndexImages) -> None:
         workers=options.workers,
         device=options.device,
         threads=options.threads,
+        allow_pickled=options.allow_pickled,
         overwrite=options.overwrite,
     )
     for problem in found.problems:
@@ -63,6 +64,7 @@ def find(options: Search) -> None:
         sheet=options.sheet,
         device=options.device,
         threads=options.threads,
+        allow_pickled=options.allow_pickled,
     )
     for one in found:
         _print(one, options.as_json, headed=len(found) > 1, left_out=options.min_score is not None)

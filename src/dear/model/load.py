@@ -21,7 +21,9 @@ from dear.errors import (
     ConfigError,
     CorruptArtefactError,
     DearError,
+    PickledWeightsError,
     is_typed,
+    option,
 )
 from dear.methods.base import Method
 from dear.methods.dear.config import DearConfig
@@ -124,11 +126,14 @@ def load(
     device: str | torch.device | None = None,
     companions: Mapping[str, Model] | None = None,
     moved: Mapping[str, str | Path] | None = None,
+    allow_pickled: bool = False,
 ) -> Model:
     """Load a saved adapter with its backbone: `clip`, or else the backbone named in the adapter, loaded to `device`.
 
     `companions` replaces models that the adapter was trained with, such as a teacher, if they have moved. `moved` gives
     the new paths of folders that its config names, such as {"lm": FOLDER} for LLaMP's language model.
+
+    `allow_pickled` also reads the backbone's weights from a pickled file: tensors only, never code.
 
     The model is in evaluation mode, without gradients, with the classes it was saved with; `requires_grad_()` makes it
     trainable again.
@@ -137,7 +142,7 @@ def load(
         raise ConfigError("Give either clip or device, not both: clip stays on its own device.")
     folder = as_folder(folder)
     manifest, tensors, files = read_adapter(folder)
-    backbone = _backbone(manifest.backbone, clip, device or "cpu", folder)
+    backbone = _backbone(manifest.backbone, clip, device or "cpu", folder, allow_pickled)
     try:
         settings = named_now(get_method(manifest.method).Config, manifest.settings)
         settings = {**settings, **_moved(manifest.method, moved or {})}
@@ -212,15 +217,33 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
 
 
-def _backbone(saved: BackboneEntry, clip: FrozenClip | None, device: str | torch.device, folder: Path) -> FrozenClip:
+def _backbone(
+    saved: BackboneEntry,
+    clip: FrozenClip | None,
+    device: str | torch.device,
+    folder: Path,
+    allow_pickled: bool,
+) -> FrozenClip:
     """The adapter's backbone, checked by the hash of its weights."""
     seed = "" if saved.seed is None else f", seed={saved.seed}"
     call = f"load_clip({saved.name!r}, pretrained={saved.pretrained!r}{seed})"
     by_name = f"the backbone {saved.name}" + (f" ({saved.pretrained})" if saved.pretrained else "")
     needed = f"{folder} needs {by_name if is_typed() else call} with weights {saved.weights_sha256[:12]}…"
+    allow = f"a pickled file, a format that can contain code: add {option(allow_pickled=True)} to read its tensors only"
+    if clip is None and saved.pickled and not allow_pickled:
+        raise PickledWeightsError(f"{needed}, which were read from {allow}.")
     if clip is None:
         try:
-            clip = load_clip(saved.name, saved.pretrained, device, precision=saved.precision, seed=saved.seed or 0)  # type: ignore[arg-type]
+            clip = load_clip(
+                saved.name,
+                saved.pretrained,
+                device,
+                precision=saved.precision,  # type: ignore[arg-type]
+                seed=saved.seed or 0,
+                allow_pickled=allow_pickled,
+            )
+        except PickledWeightsError as error:
+            raise PickledWeightsError(f"{needed}, which are in {allow}.") from error
         except DearError as error:
             elsewhere = "" if is_typed() else "; pass it as clip=… if it is somewhere else"
             raise type(error)(f"{needed}{elsewhere}. {error}") from error

@@ -34,7 +34,14 @@ Images = Annotated[tuple[File, ...], BeforeValidator(as_items), Field(min_length
 BatchSize = Annotated[Count, Former("batch")]
 
 
-class OneRun(Options, title="Options"):
+class Pickled(Options, title="Source"):
+    """Which formats of weights are read."""
+
+    allow_pickled: bool = False
+    """Also read a backbone's weights from a pickled file: tensors only, never code."""
+
+
+class OneRun(Pickled, title="Options"):
     """A run or a saved adapter."""
 
     run: Annotated[RunFolder, Argument]
@@ -87,7 +94,7 @@ class Predict(Machine, Descriptions, OneRun, title="Options"):
     """Print one JSON object per image."""
 
 
-class Explain(Device, title="Options"):
+class Explain(Device, Pickled, title="Options"):
     """Options of `dear explain` and `dear.explain`."""
 
     paths: Annotated[Images, Argument, Shown("[RUN] IMAGE", "a run and an image")]
@@ -128,7 +135,7 @@ class Explain(Device, title="Options"):
         return None if self.clip is not None else self.paths[0]
 
 
-class Report(Machine, DataRoot, title="Options"):
+class Report(Machine, DataRoot, Pickled, title="Options"):
     """Options of `dear report` and `dear.report`."""
 
     run: Annotated[RunFolder, Argument]
@@ -139,7 +146,7 @@ class Report(Machine, DataRoot, title="Options"):
     """HTML file to write; by default RUN/report.html."""
 
 
-class MadeBy(Options, title="Options"):
+class MadeBy(Pickled, title="Options"):
     """What the features of an index are made by: a CLIP, or an adapter."""
 
     clip: Name | None = None

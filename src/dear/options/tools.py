@@ -144,6 +144,17 @@ class ListSettings(Options, title="Options"):
     """Name of a method, see 'dear ls methods'."""
 
 
+class Convert(Options, title="Options"):
+    """Options of `dear convert` and `dear.convert`."""
+
+    source: Annotated[str, Field(min_length=1), Argument, Shown("SOURCE", "hf-hub:ORG/REPO, a folder or a file")]
+    """hf-hub:ORG/REPO, a folder with open_clip_config.json and weights, or a file of weights."""
+    out: Annotated[Folder, Argument, Shown("OUT", "a folder")]
+    """Folder to write, which must be new or empty."""
+    clip: Name | None = None
+    """OpenCLIP name of the architecture, for a file of weights."""
+
+
 class Doctor(Options, title="Options"):
     """Options of `dear doctor`."""
 

@@ -112,23 +112,33 @@ def _from_groups(clip: FrozenClip, groups: Groups, lacking: tuple[str, ...]) -> 
 
 
 def encoder_of(
-    index: Index, model: Model | FrozenClip | str | Path | None = None, *, device: str | torch.device | None = None
+    index: Index,
+    model: Model | FrozenClip | str | Path | None = None,
+    *,
+    device: str | torch.device | None = None,
+    allow_pickled: bool = False,
 ) -> Encoder:
     """The encoder that an index was made by: `model`, or the one that the index names."""
     made_by = index.manifest.made_by
     if isinstance(model, str | Path):
-        model = load(as_folder(model), device=device)
+        model = load(as_folder(model), device=device, allow_pickled=allow_pickled)
     if isinstance(model, Model):
         return model_encoder(model)
     if "run" in made_by and model is None:
-        return model_encoder(load((index.out / str(made_by["run"])).resolve(), device=device))
+        run = (index.out / str(made_by["run"])).resolve()
+        return model_encoder(load(run, device=device, allow_pickled=allow_pickled))
     if "heads" not in made_by:
         raise ConfigError(f"The index in {index.out} does not record its run: name it with {option(run='RUN')}.")
     try:
         groups = {str(name): [place_of(head) for head in heads] for name, heads in made_by["heads"].items()}
         name, tag = made_by["clip"], made_by["pretrained"]
         clip = model or load_clip(
-            name, tag, device or "cpu", precision=made_by["precision"], seed=int(made_by.get("seed", 0))
+            name,
+            tag,
+            device or "cpu",
+            precision=made_by["precision"],
+            seed=int(made_by.get("seed", 0)),
+            allow_pickled=allow_pickled,
         )
     except DearError as error:
         raise type(error)(

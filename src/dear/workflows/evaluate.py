@@ -15,13 +15,11 @@ from dear.data.descriptions import with_descriptions
 from dear.data.open import opened
 from dear.data.splits import Half
 from dear.engine.feature_cache import TESTING
-from dear.engine.ranks import local_device
 from dear.errors import ConfigError
 from dear.evaluation.duplicates import duplicates_sentence, near_duplicates
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.test_data import TestData, data_of_run
 from dear.evaluation.verdict import balance_sentence, mean_per_class, sentence
-from dear.model.load import load
 from dear.model.model import Model
 from dear.options.commands import Evaluate
 from dear.options.reading import check_values
@@ -29,6 +27,7 @@ from dear.progress.display import watched
 from dear.progress.stages import counting
 from dear.storage.files import as_folder
 from dear.workflows.machine import using_threads
+from dear.workflows.opened_run import model_of
 
 
 def evaluate(
@@ -44,6 +43,7 @@ def evaluate(
     batch_size: int = 250,
     device: str | None = None,
     threads: int | None = None,
+    allow_pickled: bool = False,
     progress: bool | Callable[[str, int, int], None] | None = None,
 ) -> Evaluation:
     """Score a run on test images, by every readout of its method and beside plain CLIP.
@@ -63,19 +63,18 @@ def evaluate(
         batch_size: images per forward pass.
         device: "cpu", "cuda"; by default a GPU if there is one.
         threads: threads to compute with on a CPU; by default all.
+        allow_pickled: also read a backbone's weights from a pickled file (tensors only, never code).
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
     """
     check_values(Evaluate, batch_size=batch_size, workers=workers, device=device, threads=threads)
-    if isinstance(run, Model):
-        if data is None:
-            raise ConfigError("A loaded model does not record its data set: name the data set to test on.")
-        tested, model = TestData(opened(data, data_root, template), (), None), run
-        items = tested.items(half)
+    if not isinstance(run, Model):
+        tested = data_of_run(as_folder(run), data, data_root, template)
+    elif data is not None:
+        tested = TestData(opened(data, data_root, template), (), None)
     else:
-        folder = as_folder(run)
-        tested = data_of_run(folder, data, data_root, template)
-        items = tested.items(half)
-        model = load(folder, device=local_device(device))
+        raise ConfigError("A loaded model does not record its data set: name the data set to test on.")
+    items = tested.items(half)
+    model = model_of(run, device, allow_pickled=allow_pickled)
     dataset = with_descriptions(tested.dataset, descriptions)
     features: dict[int, Tensor] = {}
     with using_threads(threads), watched(counting(progress, TESTING)):

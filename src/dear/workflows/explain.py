@@ -14,14 +14,14 @@ from dear.engine.ranks import local_device
 from dear.errors import ConfigError, InputError
 from dear.methods.zero_shot import ZeroShot
 from dear.model.explanation import Explanation, explain_image, picture_seen
-from dear.model.load import load
 from dear.model.model import Model
 from dear.options.commands import Explain
 from dear.options.reading import check_values, spelled
 from dear.reports.explanation_view import explanation_html, roles_of
 from dear.roles.rolemap import RoleMap
-from dear.storage.files import as_folder, write_result
+from dear.storage.files import write_result
 from dear.workflows.machine import using_threads
+from dear.workflows.opened_run import model_of
 
 
 def explain(
@@ -38,6 +38,7 @@ def explain(
     out: str | Path | None = None,
     device: str | None = None,
     threads: int | None = None,
+    allow_pickled: bool = False,
 ) -> Explanation:
     """Say why an image gets its answer: its logits as exact sums over heads, attributes, MLPs and patches.
 
@@ -54,6 +55,7 @@ def explain(
         out: HTML page to write.
         device: "cpu", "cuda"; by default a GPU if there is one.
         threads: threads to compute with on a CPU; by default all.
+        allow_pickled: also read a backbone's weights from a pickled file (tensors only, never code).
     """
     check_values(Explain, top_k=top_k, device=device, threads=threads)
     if out is not None and Path(out).suffix.lower() not in (".html", ".htm"):
@@ -62,7 +64,7 @@ def explain(
         raise InputError(f"Paths and PIL images are explained, but got an object of type {type(image).__name__}.")
     shown = as_rgb(image) if isinstance(image, Image.Image) else open_image(Path(image))
     with using_threads(threads):
-        model = _model(run, clip, pretrained, device, has_classes=classes is not None)
+        model = _model(run, clip, pretrained, device, has_classes=classes is not None, allow_pickled=allow_pickled)
         if classes is not None or template is not None:
             model = model.for_classes(classes if classes is not None else model.required_classes().names, template)
         known = roles_of(model, roles)
@@ -81,6 +83,7 @@ def _model(
     device: str | None,
     *,
     has_classes: bool,
+    allow_pickled: bool,
 ) -> Model:
     """The model to explain: a run's, or a CLIP as it is."""
     if clip is None and pretrained is not None:
@@ -92,11 +95,9 @@ def _model(
             raise ConfigError("Either a run or a backbone is explained: name one of them.")
         if not has_classes:
             raise ConfigError(f"A backbone has no classes of its own: name some with {spelled('classes')}.")
-        run = load_clip(clip, pretrained, local_device(device))
-    if isinstance(run, Model):
-        return run
+        run = load_clip(clip, pretrained, local_device(device), allow_pickled=allow_pickled)
     if isinstance(run, FrozenClip):
         return Model(run, ZeroShot(run, ZeroShot.Config()))
     if run is None:
         raise ConfigError("Nothing is named that could be explained: give a run, or a backbone.")
-    return load(as_folder(run), device=local_device(device))
+    return model_of(run, device, allow_pickled=allow_pickled)

@@ -12,7 +12,6 @@ from dear.backbone.load import load_clip
 from dear.data.images import ImageList, folder_images
 from dear.engine.ranks import local_device
 from dear.errors import ConfigError, DearError
-from dear.model.load import load
 from dear.model.model import Model
 from dear.options.commands import IndexImages
 from dear.options.reading import check_values
@@ -27,6 +26,7 @@ from dear.roles.rolemap import CORE_ATTRIBUTES, RoleMap
 from dear.storage.files import as_folder
 from dear.storage.locks import check_ours
 from dear.workflows.machine import using_threads
+from dear.workflows.opened_run import model_of
 
 INDEXING = "images"
 
@@ -44,6 +44,7 @@ def index_images(
     workers: int = 2,
     device: str | None = None,
     threads: int | None = None,
+    allow_pickled: bool = False,
     overwrite: bool = False,
     progress: bool | Callable[[str, int, int], None] | None = None,
 ) -> Index:
@@ -62,6 +63,7 @@ def index_images(
         workers: threads that read images.
         device: "cpu", "cuda"; by default a GPU if there is one.
         threads: threads to compute with on a CPU; by default all.
+        allow_pickled: also read a backbone's weights from a pickled file (tensors only, never code).
         overwrite: discard the existing index and start over.
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
     """
@@ -75,9 +77,10 @@ def index_images(
         if isinstance(run, Model):
             encoder = model_encoder(run)
         elif run is not None:
-            encoder = model_encoder(load(run, device=local_device(device)), as_folder(run), to)
+            encoder = model_encoder(model_of(run, device, allow_pickled=allow_pickled), as_folder(run), to)
         else:
-            loaded = clip if isinstance(clip, FrozenClip) else load_clip(clip, pretrained, local_device(device))  # type: ignore[arg-type]
+            loaded = clip if isinstance(clip, FrozenClip) else None
+            loaded = loaded or load_clip(clip, pretrained, local_device(device), allow_pickled=allow_pickled)  # type: ignore[arg-type]
             encoder = _clip_encoder(loaded, roles, kinds, listed, None if overwrite else to)
         return update_index(
             encoder,

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from dear.data.images import folder_images, passed_over_sentence
-from dear.engine.ranks import local_device
 from dear.errors import ConfigError, DearWarning, ImageError, option
-from dear.model.load import load
 from dear.model.model import Model
 from dear.model.predict import PREDICTING, OnError, Prediction, stream
 from dear.options.commands import Predict
@@ -20,6 +18,7 @@ from dear.progress.stages import counting
 from dear.reports.labels import LabelTable, Sorter
 from dear.storage.files import as_folder, read_regular
 from dear.workflows.machine import using_threads
+from dear.workflows.opened_run import model_of
 
 
 class Predicted(NamedTuple):
@@ -47,6 +46,7 @@ def predict(
     workers: int = 2,
     device: str | None = None,
     threads: int | None = None,
+    allow_pickled: bool = False,
     on_error: OnError = "raise",
     progress: bool | Callable[[str, int, int], None] | None = None,
 ) -> list[Prediction]:
@@ -62,12 +62,12 @@ def predict(
         readout: name of the method's readout; by default its first.
         top_k: number of classes per image.
         out: CSV file to write, one row per image; nothing is overwritten.
-        sort_into: folder that gets a copy of each image in a folder of its class; images stay where they are.
-        link: with `sort_into`, links instead of copies.
+        sort_into: folder that gets a copy, or with `link` a link, of each image in a folder of its class.
         batch_size: images per forward pass.
         workers: number of image-loading threads.
         device: "cpu", "cuda"; by default a GPU if there is one.
         threads: threads to compute with on a CPU; by default all.
+        allow_pickled: also read a backbone's weights from a pickled file (tensors only, never code).
         on_error: "raise" an `ImageError` for the first image that cannot be read, or "skip" such images with a warning.
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
     """
@@ -85,10 +85,16 @@ def predict(
             workers=workers,
             device=device,
             threads=threads,
+            allow_pickled=allow_pickled,
             each=_handler(on_error),
         )
+    return _readable(found)
+
+
+def _readable(found: Predicted) -> list[Prediction]:
+    """The predictions, with a warning about images that could not be read."""
     if bad := found.problems:
-        warnings.warn(f"{len(bad)} images are left out, the first: {bad[0]}", DearWarning, stacklevel=2)
+        warnings.warn(f"{len(bad)} images are left out, the first: {bad[0]}", DearWarning, stacklevel=3)
     return found.predictions
 
 
@@ -139,6 +145,7 @@ def predict_each(
     workers: int,
     device: str | None,
     threads: int | None,
+    allow_pickled: bool = False,
     each: Callable[[Prediction | ImageError], None] | None = None,
 ) -> Predicted:
     """As `predict`; `each` is called with every prediction, or image that cannot be read, as soon as it is known."""
@@ -156,7 +163,7 @@ def predict_each(
 
     expanded = _expand(images, take)
     with using_threads(threads):
-        model = run if isinstance(run, Model) else load(as_folder(run), device=local_device(device))
+        model = model_of(run, device, allow_pickled=allow_pickled)
         for one in stream(
             model,
             expanded,

@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from dear.engine.ranks import local_device
 from dear.engine.run_folder import read_metrics, read_run
 from dear.evaluation.test_data import data_of_run
-from dear.model.load import load
 from dear.model.model import Model
 from dear.options.commands import Report as ReportOptions
 from dear.options.reading import check_values
 from dear.reports.run_page import run_html
 from dear.storage.files import as_folder, write_result
 from dear.workflows.machine import using_threads
+from dear.workflows.opened_run import model_of
 from dear.workflows.report_data import evaluate_halves, run_page, score_rows, verdict_sentences
 
 PAGE = "report.html"
@@ -37,6 +36,7 @@ def report(
     workers: int = 2,
     device: str | None = None,
     threads: int | None = None,
+    allow_pickled: bool = False,
 ) -> Path:
     """Test a run and write a page about it; returns the page's path.
 
@@ -48,8 +48,18 @@ def report(
         workers: number of image-loading threads.
         device: "cpu", "cuda"; by default a GPU if there is one.
         threads: threads to compute with on a CPU; by default all.
+        allow_pickled: also read a backbone's weights from a pickled file (tensors only, never code).
     """
-    return write_report(run, data, out=out, data_root=data_root, workers=workers, device=device, threads=threads).path
+    return write_report(
+        run,
+        data,
+        out=out,
+        data_root=data_root,
+        workers=workers,
+        device=device,
+        threads=threads,
+        allow_pickled=allow_pickled,
+    ).path
 
 
 def write_report(
@@ -62,6 +72,7 @@ def write_report(
     workers: int = 2,
     device: str | None = None,
     threads: int | None = None,
+    allow_pickled: bool = False,
 ) -> Report:
     """As `report`, with the scores; `model` is the run's own, if it is loaded already."""
     check_values(ReportOptions, workers=workers, device=device, threads=threads)
@@ -70,7 +81,7 @@ def write_report(
     tested = data_of_run(folder, data, data_root)
     page = Path(out) if out is not None else folder / PAGE
     with using_threads(threads):
-        model = model or load(folder, device=local_device(device))
+        model = model_of(model or folder, device, allow_pickled=allow_pickled)
         halves = evaluate_halves(model, tested, workers=workers)
         metrics = read_metrics(folder)
         write_result(page, run_html(run_page(model, tested, description, metrics, halves, workers=workers)))

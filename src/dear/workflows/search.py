@@ -35,6 +35,7 @@ def search(
     sheet: str | Path | None = None,
     device: str | None = None,
     threads: int | None = None,
+    allow_pickled: bool = False,
 ) -> list[Hit]:
     """Search an index by an image or a text, nearest images first; warns if a feature is not what its name says.
 
@@ -53,6 +54,7 @@ def search(
         sheet: contact sheet to write: a .html or .png file.
         device: "cpu", "cuda"; by default a GPU if there is one.
         threads: threads to compute with on a CPU; by default all.
+        allow_pickled: also read a backbone's weights from a pickled file (tensors only, never code).
     """
     found = search_by_kind(
         source,
@@ -67,6 +69,7 @@ def search(
         sheet=sheet,
         device=device,
         threads=threads,
+        allow_pickled=allow_pickled,
     )
     for one in found:
         if one.remark:
@@ -91,6 +94,7 @@ def search_by_kind(
     sheet: str | Path | None = None,
     device: str | None = None,
     threads: int | None = None,
+    allow_pickled: bool = False,
 ) -> list[Found]:
     """As `search`, with one result per kind of feature, its remarks and proposed score.
 
@@ -107,8 +111,8 @@ def search_by_kind(
     check(stored, wanted)
     on = local_device(device)
     with using_threads(threads):
-        named = run if clip is None else load_clip(clip, pretrained, on)
-        found = find(encoder_of(stored, named or model, device=on), stored, wanted)
+        named = run if clip is None else load_clip(clip, pretrained, on, allow_pickled=allow_pickled)
+        found = find(encoder_of(stored, named or model, device=on, allow_pickled=allow_pickled), stored, wanted)
         if sheet is not None:
             write_found(Path(sheet), wanted, found)
     return found

@@ -145,7 +145,7 @@ def test_a_server_without_ranges_starts_again(hub, clip):
 def test_pickled_weights_of_a_tag_are_used_only_if_there_are_no_others(hub, clip):
     assert dear.load_clip("ViT-B-16", "laion2b_s34b_b88k").weights_sha256 == clip.weights_sha256
     assert not hub.seen(SAFE)  # the list says that there is none
-    assert sentence(BackboneError, f"hf-hub:{LAION}").startswith(str(Path(constants.HF_HUB_CACHE)))
+    assert sentence(BackboneError, f"hf-hub:{LAION}").endswith("loads the same weights.")
 
 
 def test_a_part_that_is_damaged_is_not_used(hub, clip):

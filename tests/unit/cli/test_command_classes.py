@@ -22,6 +22,7 @@ SAME = {
     "show_roles": tools.ShowRoles,
     "check_data": tools.CheckData,
     "list_datasets": tools.ListData,
+    "convert": tools.Convert,
     "pretrain_world": tools.PretrainWorld,
     "preview_world": tools.PreviewWorld,
     "score_world": tools.ScoreWorld,

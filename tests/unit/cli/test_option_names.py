@@ -112,6 +112,7 @@ def test_threads_can_be_told_wherever_is_computed():
         ("roles", "show"),
         ("roles", "compare"),
         ("world", "preview"),
+        ("convert",),
         ("doctor",),
         ("cache",),
     }

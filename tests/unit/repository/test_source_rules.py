@@ -36,6 +36,7 @@ PUBLIC = [
     "clear_cache",
     "compare",
     "compare_roles",
+    "convert",
     "describe_dataset",
     "describe_method",
     "discover_roles",
