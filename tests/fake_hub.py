@@ -307,7 +307,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         self.close_connection = True
         if reset:
-            time.sleep(0.02)  # the client reads what was sent: a reset discards what is still on its way
+            wait_until_read(self.server.server_port, self.client_address[1])  # a reset discards what is on its way
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
         else:
@@ -321,6 +321,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+
+def wait_until_read(server: int, client: int) -> None:
+    """Wait until the client has read everything that was sent, by the queues of both ports; at most two seconds."""
+    table, ports = Path("/proc/net/tcp"), {server, client}
+    for _ in range(200):
+        time.sleep(0.01)
+        rows = [row.split() for row in table.read_text().splitlines()[1:]] if table.exists() else []
+        ends = [row for row in rows if {int(one.rpartition(":")[2], 16) for one in row[1:3]} == ports]
+        if all(row[4] == "00000000:00000000" for row in ends):
+            return
 
 
 def chunks(content: Content, start: int = 0, size: int = CHUNK):

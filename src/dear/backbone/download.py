@@ -172,10 +172,10 @@ def _receive(wanted: Wanted, listed: Listing, file: HubFile, part: Path) -> None
     large = file.size >= MEGABYTE
     alone = large and is_unheard() and not constants.HF_HUB_DISABLE_PROGRESS_BARS
     with watched(True if alone else None), _Part(part, file) as received:
-        total, done = file.size // MEGABYTE, received.size // MEGABYTE
+        total, done = round(file.size / MEGABYTE), received.size // MEGABYTE
         if large:
             here = f", of which {done} are here" if done else ""
-            remark(f"downloading {wanted.what}, {file.size / MEGABYTE:.0f} MB{here}, from {wanted.page}")
+            remark(f"downloading {wanted.what}, {total} MB{here}, from {wanted.page}")
         with stage(f"downloading {wanted.what}", total, done=done, unit="MB") as advance:
             _complete(wanted, listed, received, advance)
     if received.digest.hexdigest() != file.blob:
