@@ -18,9 +18,10 @@ import torch
 import dear
 from dear.backbone.load import clips_from
 from dear.cli import main
-from fake_hub import FakeHub, save_weights
+from fake_hub import FakeHub
 from groups import GroupsOfFiles
 from helpers import TINY_CONFIGS, varied_roles
+from random_weights import save_weights
 
 torch.set_num_threads(1)  # tiny matrices: threads only get in each other's way
 

@@ -352,34 +352,11 @@ def _sibling(name: str, stored: Stored, blobs: bool) -> dict[str, object]:
     return {"rfilename": name, "size": stored.size, "blobId": stored.etag[:40], **large}
 
 
-def save_weights(state, path: Path) -> None:
-    """Write weights as safetensors, or pickled for any other file name."""
-    import torch
-    from safetensors.torch import save_file
-
-    save = save_file if path.suffix == ".safetensors" else torch.save  # noqa: TID251 the hub has pickled files
-    save(state, path)
-
-
-def random_files(clip: str, folder: Path, *, names: tuple[str, ...] = ("open_clip_model.safetensors",)):
-    """Random weights of an architecture that open_clip knows, with its configuration, written once to a folder."""
-    import open_clip
-    import torch
-
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": open_clip.get_model_config(clip)}))
-    missing = [folder / name for name in names if not (folder / name).exists()]
-    if missing:
-        torch.manual_seed(0)
-        state = open_clip.create_model(clip).state_dict()
-        for path in missing:
-            save_weights(state, path)
-    return {name: folder / name for name in ("open_clip_config.json", *names)}
-
-
 def main() -> None:
     """Serve random weights of one backbone under its true repository and file names, until Ctrl-C."""
     from open_clip.pretrained import get_pretrained_cfg
+
+    from random_weights import random_files
 
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--port", type=int, default=8900)
