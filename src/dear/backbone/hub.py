@@ -132,7 +132,7 @@ def refusal(wanted: Wanted, status: int, headers: Mapping[str, str]) -> DearErro
 
 def _by_hand(wanted: Wanted, place: str = "there") -> str:
     """What to do on a machine without a network."""
-    whole = wanted.by_hand == WHOLE
+    whole = len(wanted.by_hand) > 1
     use = backbone("local-dir:FOLDER") if whole else option(pretrained="FILE")
     return (
         f"fetch {' and '.join(wanted.by_hand)} from {place} with another machine and use "

@@ -1,7 +1,7 @@
 """Load a frozen CLIP by its OpenCLIP name, from a folder or from the model hub.
 
-Besides this module, `backbone.names` imports open_clip for its lists, `backbone.safety` to check configurations and
-`world.clip` to build the CLIP of the synthetic world. Nothing else does.
+Besides this module, `backbone.names` imports open_clip for its lists, `backbone.safety` to check configurations,
+`backbone.foreign` to convert models of transformers and `world.clip` to build the CLIP of the synthetic world.
 """
 
 from __future__ import annotations
@@ -23,16 +23,10 @@ from torchvision import transforms
 from dear.backbone.augment import TrainTransform
 from dear.backbone.clip import FrozenClip, Geometry, content_hash
 from dear.backbone.download import cached, download, listing
+from dear.backbone.foreign import CONFIG, Foreign, is_foreign, read_foreign
+from dear.backbone.foreign_hub import repository_folder
 from dear.backbone.hub import CONFIG_FILE, WEIGHTS, WHOLE, Wanted, causes_of, first_lines
-from dear.backbone.names import (
-    RANDOM,
-    SUGGESTION,
-    check_pretrained,
-    in_transformers_format,
-    repository_of,
-    resolve_name,
-    shipped,
-)
+from dear.backbone.names import RANDOM, SUGGESTION, check_pretrained, repository_of, resolve_name, shipped
 from dear.backbone.origin import PAGE, Origin, origin_of
 from dear.backbone.safety import SAFE, check_config, check_format, check_readable, weights_of
 from dear.backbone.support import unsupported
@@ -63,8 +57,8 @@ def load_clip(
     """Load a frozen CLIP with its preprocessing, tokenizer, geometry and weights' hash.
 
     Args:
-        name: an OpenCLIP name ("ViT-B-16-quickgelu"), "hf-hub:org/repo", "local-dir:path",
-            or "world", the small CLIP that ships with this package.
+        name: an OpenCLIP name ("ViT-B-16-quickgelu"), "hf-hub:org/repo" or "local-dir:path" in the format of OpenCLIP
+            or transformers, or "world", the small CLIP that ships with this package.
         pretrained: a tag ("openai"), the path of a checkpoint, or "random" for random weights.
             Leave it out for folders and hub repositories, which contain their own weights.
         device: where to put the model.
@@ -103,18 +97,21 @@ def read_clip(
     home = _check_arguments(name, pretrained, device, precision, seed)
     name = resolve_name(name)
     source = _source(name)
-    config = _read_config(source)
+    foreign = _foreign(name, source, pretrained)
+    config = foreign.config if foreign else _read_config(source)
     if source.startswith(("local-dir:", "hf-hub:")):
         check_config(name, config)
     if reason := unsupported(config):
         raise BackboneError(f"{name} cannot be adapted: {reason}. Use a CLIP ViT, such as {backbone(*SUGGESTION)}.")
     check_pretrained(source, pretrained, config)
-    weights = None if pretrained == RANDOM else _find_weights(source, pretrained, allow_pickled=allow_pickled)
+    own = pretrained != RANDOM and not foreign
+    weights = _find_weights(source, pretrained, allow_pickled=allow_pickled) if own else None
     with stage(f"loading {Path(name).name}"):
-        model = _create(source, pretrained, weights, seed)
+        model = _create(source, pretrained, weights, seed, foreign)
     with _one_sentence(source, pretrained):
         geometry = _geometry(model, config)
-    tokenizer = _tokenizer(source, geometry.vocab_size, uses_hub=bool(config["text_cfg"].get("hf_tokenizer_name")))
+    uses_hub = bool(config["text_cfg"].get("hf_tokenizer_name"))
+    tokenizer = foreign.tokenizer() if foreign else _tokenizer(source, geometry.vocab_size, uses_hub=uses_hub)
     weights_sha256 = content_hash(model.state_dict())
     if precision != "fp32":
         _cast(model, DTYPES[precision])
@@ -134,7 +131,7 @@ def read_clip(
         tokenizer=tokenizer,
         text_pool=getattr(text, "text_pool_type", None) or text.pool_type,
         text_eos_id=getattr(text, "text_eos_id", None) or text.eos_id,
-        origin=_origin(source, pretrained),
+        origin=_origin(source, pretrained, foreign),
         pickled=weights is not None and weights.suffix != SAFE and not _is_listed(source, pretrained),
     )
 
@@ -175,25 +172,24 @@ def _folder(name: str) -> Path | None:
     if name.startswith("local-dir:"):
         return Path(name.removeprefix("local-dir:"))
     if name.startswith("hf-hub:"):
-        return _fetch_config(name).parent
+        return repository_folder(name)
     return None
 
 
-def _fetch_config(name: str) -> Path:
-    """The configuration of a hub repository, in the cache."""
-    wanted = Wanted(name, name.removeprefix("hf-hub:"), (CONFIG_FILE,))
-    if (found := cached(wanted)) is not None:
-        return found
-    listed = listing(wanted)
-    if CONFIG_FILE not in listed.files and "config.json" in listed.files:
-        example = backbone(*SUGGESTION)
-        raise BackboneError(f"{in_transformers_format(name)}: use a repository that has one, such as {example}.")
-    return download(wanted, listed)
+def _foreign(name: str, source: str, pretrained: str | None) -> Foreign | None:
+    """A folder or repository in transformers' format; None for everything else."""
+    if not source.startswith(("local-dir:", "hf-hub:")):
+        return None
+    check_pretrained(source, pretrained, {})
+    folder = _folder(source)
+    return read_foreign(name, folder) if folder and is_foreign(folder, CONFIG_FILE) else None
 
 
 def config_of(name: str) -> dict[str, Any]:
     """The model configuration of a backbone, from OpenCLIP, the hub or a folder."""
-    return _read_config(_source(resolve_name(name)))
+    source = _source(resolve_name(name))
+    foreign = _foreign(name, source, None)
+    return foreign.config if foreign else _read_config(source)
 
 
 def _read_config(name: str) -> dict[str, Any]:
@@ -206,7 +202,7 @@ def _read_config(name: str) -> dict[str, Any]:
             raise BackboneError(f"{path} cannot be read: {error.strerror}.") from None
         except OSError:
             raise BackboneError(
-                f"{path} does not exist: local-dir: needs a folder with open_clip_config.json and weights."
+                f"{path} does not exist: local-dir: needs a folder with {CONFIG_FILE} or {CONFIG}, and weights."
             ) from None
         except (KeyError, TypeError, ValueError):
             config = None
@@ -267,18 +263,22 @@ def _is_listed(name: str, pretrained: str | None) -> bool:
     return not name.startswith(("local-dir:", "hf-hub:")) and not is_file(pretrained or "")
 
 
-def _origin(name: str, pretrained: str | None) -> Origin | None:
+def _origin(name: str, pretrained: str | None, foreign: Foreign | None) -> Origin | None:
     """The hub repository of a backbone's weights, with what the hub's cache knows of it."""
+    if foreign and name.startswith("hf-hub:") and pretrained != RANDOM:
+        return origin_of(name.removeprefix("hf-hub:"), CONFIG)
     wanted = None if pretrained == RANDOM else _wanted(name, pretrained)
     return origin_of(wanted.repository, wanted.names[0]) if wanted else None
 
 
-def _create(name: str, pretrained: str | None, weights: Path | None, seed: int) -> Any:
+def _create(name: str, pretrained: str | None, weights: Path | None, seed: int, foreign: Foreign | None = None) -> Any:
     """Build the model in fp32 on the CPU with weights from a file, or with random weights; nothing is downloaded."""
     folder = _folder(name)
     tag = get_pretrained_cfg(name, pretrained) if weights and _is_listed(name, pretrained) else {}
     with torch.random.fork_rng(devices=[]), _quiet_open_clip(), _one_sentence(name, pretrained, weights=weights):
         torch.manual_seed(seed)
+        if foreign:
+            return foreign.build(random=pretrained == RANDOM)
         model = open_clip.create_model(
             f"local-dir:{folder}" if folder else name,
             load_weights=False,

@@ -35,7 +35,7 @@ IN_TRANSFORMERS_FORMAT = {
     "openai/clip-vit-large-patch14": Tagged("ViT-L-14-quickgelu", "openai"),
     "openai/clip-vit-large-patch14-336": Tagged("ViT-L-14-336-quickgelu", "openai"),
 }
-"""Hub repositories that only transformers can read, and what loads the same weights here."""
+"""Hub repositories in transformers' format, and what loads the same weights here."""
 
 
 def list_backbones() -> dict[str, tuple[str, ...]]:
@@ -75,8 +75,6 @@ def resolve_name(name: str) -> str:
     if prefix in ("local-dir", "hf-hub"):
         if not rest:
             raise BackboneError(f"{name!r} is incomplete: write local-dir:FOLDER or hf-hub:ORGANISATION/REPOSITORY.")
-        if prefix == "hf-hub" and (same := IN_TRANSFORMERS_FORMAT.get(rest.lower())):
-            raise BackboneError(f"{in_transformers_format(name)}: {backbone(*same)} loads the same weights.")
         return name
     known: list[str] = [*shipped(), *open_clip.list_models()]
     by_lower = {model.lower(): model for model in known}
@@ -86,11 +84,6 @@ def resolve_name(name: str) -> str:
     if is_folder(name):
         raise BackboneError(f"{name!r} is a folder: write 'local-dir:{name}'.")
     raise BackboneError(f"No backbone is called {name!r}{_instead_of(name)}")
-
-
-def in_transformers_format(name: str) -> str:
-    """The beginning of the error message for a repository without OpenCLIP's configuration."""
-    return f"{name} is in the format of transformers and has no {CONFIG_FILE}, which DeAR reads"
 
 
 def _instead_of(name: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from dear.backbone.clip import FrozenClip
+from dear.backbone.foreign_inputs import TOKENIZER, FileTokenizer
 from dear.backbone.hub import WHOLE
 from dear.backbone.load import MERGES_FILE, config_of, load_clip
 from dear.errors import BackboneError, DearError, DearWarning, OverwriteError, option
@@ -25,7 +26,7 @@ def convert(source: str | Path, out: str | Path, *, clip: str | None = None) -> 
     A pickled file can contain code; only its tensors are read, and a warning says so.
 
     Args:
-        source: "hf-hub:ORG/REPO", a folder with open_clip_config.json and weights, or a file of weights.
+        source: "hf-hub:ORG/REPO", a folder with a configuration and weights, or a file of weights.
         out: folder to write, which must be new or empty.
         clip: the OpenCLIP name of the architecture, for a file of weights.
     """
@@ -37,6 +38,8 @@ def convert(source: str | Path, out: str | Path, *, clip: str | None = None) -> 
     if config["text_cfg"].get("hf_tokenizer_name"):
         raise BackboneError(f"{name} cannot be converted: its tokenizer is a model of the hub, not part of a folder.")
     loaded = load_clip(name, weights, allow_pickled=True)
+    if isinstance(loaded.tokenizer, FileTokenizer):
+        raise BackboneError(f"{name} cannot be converted: its tokenizer is in {TOKENIZER}, which OpenCLIP cannot read.")
     if loaded.pickled:
         warnings.warn(
             f"{source} is pickled, a format that can contain code: only its tensors were read. Use the result only if "

@@ -32,12 +32,6 @@ def refused(name, pretrained=None):
         (f"https://huggingface.co/{LAION}", None, ": --clip ViT-B-32 --pretrained laion2b_s34b_b79k loads the weights"),
         ("openai/clip-vit-base-patch32", None, ": --clip ViT-B-32-quickgelu --pretrained openai loads the weights of"),
         ("somebody/clip-of-birds", None, "For a repository of the hub: --clip hf-hub:somebody/clip-of-birds."),
-        (
-            "hf-hub:openai/clip-vit-base-patch16",
-            None,
-            "hf-hub:openai/clip-vit-base-patch16 is in the format of transformers and has no open_clip_config.json, "
-            "which DeAR reads: --clip ViT-B-16-quickgelu --pretrained openai loads the same weights.",
-        ),
         ("ViT-B-32", "laion2b", "no such file exists. Did you mean 'laion2b_s34b_b79k' or 'laion2b_e16'?"),
         ("ViT-B-16", "metaclip", "Did you mean --clip ViT-B-16-quickgelu --pretrained metaclip_fullcc?"),
         ("ViT-B-16-plus-240", "openai", "They exist for 'ViT-B-16-quickgelu' and 'ViT-B-32-quickgelu' and 'ViT-L-14"),

@@ -190,7 +190,7 @@ def test_repositories_and_files_that_do_not_exist(hub):
     )
     hub.add("some/body", {"README.md": b"# A model"})
     assert sentence(BackboneError, "hf-hub:some/body").startswith(
-        f"{hub.endpoint}/some/body has no open_clip_config.json: check the name"
+        f"{hub.endpoint}/some/body has no open_clip_config.json or config.json: check the name"
     )
     hub.misbehave(OPENAI, SAFE, Fault(status=404, headers=NO_FILE))
     assert f"{OPENAI} has no {SAFE}" in sentence(BackboneError)

@@ -80,7 +80,7 @@ INSTEAD = "Use a CLIP ViT, such as load_clip('ViT-B-16-quickgelu', pretrained='o
             "local-dir:nowhere",
             None,
             "nowhere/open_clip_config.json does not exist: local-dir: needs a folder with open_clip_config.json "
-            "and weights.",
+            "or config.json, and weights.",
         ),
     ],
 )
