@@ -53,6 +53,8 @@ class Job:
     """Whether validation and undrawn images will be tested on, so that nothing may be chosen on them."""
     test_share: float = 0.0
     """Share of each class that was set aside for the test, if the data set has no test split."""
+    listed: tuple[Item, ...] | None = None
+    """Training images of all classes as a shots file lists them; None if they were sampled."""
 
     def __repr__(self) -> str:
         """One line instead of every item."""
@@ -149,19 +151,20 @@ def make_job(
     protocol: str | None = None,
     validate: bool = False,
     test_share: float = 0.0,
+    listed: tuple[Item, ...] | None = None,
 ) -> Job:
     """A job on some shots of all classes of a data set, or of one half of them.
 
     Shots are sampled for all classes before the half is taken. A method that trains without labels gets all training
     images of both halves; if training images will be tested (`validate`, or no test split), only the shots of them.
-    Without a test split, `test_share` of each class is never trained on.
+    Without a test split, `test_share` of each class is never trained on. `listed` replaces the sampled shots.
     """
     whole_number("shots", shots, least=1)
     whole_number("seed", seed)
     labels = labels_of(dataset, half)
     if not dataset.train:
         raise DataError(f"{dataset.name} has no training images: it can only be tested on.")
-    sampled = training_shots(dataset, shots, seed, test_share)
+    sampled = training_shots(dataset, shots, seed, test_share) if listed is None else listed
     items, names = restrict(sampled, labels), dataset.names_in(labels)
     if get_method(method).needs.unlabelled:
         seen = sampled if validate or not dataset.test else dataset.train
@@ -180,6 +183,7 @@ def make_job(
         half=half,
         validate=validate,
         test_share=test_share,
+        listed=listed,
     )
 
 

@@ -83,6 +83,8 @@ def begin_run(work: Path, job: Job, model: Model, folder: Path, if_exists: IfExi
         "test_share": job.test_share,
         "versions": versions(),
     }
+    if job.listed is not None:
+        content["other_shots"] = sorted({item.id for item in job.listed} - {item.id for item in job.items})
     if (record := MapRecord.of(model.method.files)) is not None:
         content["role_map"] = record.model_dump(mode="json")
     with one_sentence(work / SHOTS):

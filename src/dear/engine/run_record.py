@@ -54,3 +54,5 @@ class RunRecord(Document, OpenRecord):
     role_map: _RoleMap | None = None
     test_share: float = Field(default=0.0, ge=0, lt=1)
     """Share of each class that was set aside for the test; runs of earlier versions set none aside."""
+    other_shots: list[str] | None = None
+    """Images of the other half that the shots file of the run lists; None if shots were sampled."""

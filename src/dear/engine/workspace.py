@@ -10,12 +10,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from dear.backbone import load
 from dear.backbone.clip import FrozenClip
-from dear.data.dataset import Dataset
+from dear.data.dataset import Dataset, Item
 from dear.data.descriptions import with_descriptions
 from dear.data.images import passed_over_sentence
 from dear.data.names import unspoken_sentence
 from dear.data.open import open_dataset, own_clip
-from dear.data.splits import labels_of, restrict, span
+from dear.data.shots_file import listed_shots, placed
+from dear.data.splits import Half, labels_of, restrict, span
 from dear.engine.job import Job, make_job, prepared
 from dear.engine.ranks import local_device
 from dear.errors import ConfigError, option
@@ -103,8 +104,9 @@ class Workspace:
         self, options: Fit, *, data: Dataset | None = None, protocol: str | None = None, validate: bool = False
     ) -> Job:
         """What to train, as data."""
+        dataset = with_descriptions(data or self._training_data(options), options.descriptions)
         return make_job(
-            with_descriptions(data or self._training_data(options), options.descriptions),
+            dataset,
             shots=options.shots,
             seed=options.seed,
             half=options.half,
@@ -114,7 +116,16 @@ class Workspace:
             protocol=protocol,
             validate=validate,
             test_share=options.test_share,
+            listed=self.listed(dataset, options.shots_file, options.shots, options.seed, options.half),
         )
+
+    def listed(self, dataset: Dataset, file: Path | None, shots: int, seed: int, half: Half) -> tuple[Item, ...] | None:
+        """The training images that a shots file lists; None without a file."""
+        if file is None:
+            return None
+        place = placed(file, dataset, shots, seed)
+        key = ("listed", place, dataset.source, dataset.root, dataset.added, shots, half)
+        return self.remember(key, lambda: listed_shots(dataset, place, shots=shots, half=half))
 
     def _training_data(self, options: Fit) -> Dataset:
         if options.template is None and options.names is None and options.add_class is None:
@@ -154,7 +165,7 @@ def _division(job: Job) -> list[str]:
         return [f"{count}, such as {few[0]!r}: all of them are used."] if few else []
     sentences = []
     if few and any(left.values()):
-        others = f"; {option(test_share=0)} trains on all of them" if job.test_share else ""
+        others = f"; {option(test_share=0)} trains on all of them" if job.test_share and job.listed is None else ""
         sentences.append(
             f"{span(present.values())} images per class: {span(used.values())} for training, {span(left.values())} set "
             f"aside for the test{others}."

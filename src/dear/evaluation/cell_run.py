@@ -115,14 +115,18 @@ def tested(cell: Cell, name: str, half: Half, options: Bench, workspace: Workspa
     shots, seed = (cell.shots, cell.seed) if matters else (0, 0)
 
     def find() -> Tested:
-        sampled = training_shots(dataset, shots, seed, options.test_share) if shots else ()
+        sampled: tuple[Item, ...] = ()
+        if shots:
+            file = options.shots_file if name == cell.data else None
+            listed = workspace.listed(dataset, file, shots, seed, cell.half)
+            sampled = training_shots(dataset, shots, seed, options.test_share) if listed is None else listed
         items = items_to_test(dataset, half, trained_items=sampled, validate=options.validation)
         labels = labels_of(dataset, half)
         images = [(item.id, item.label, dataset.content_of(item.id)) for item in items]
         content = [dataset.names_in(labels), dataset.template, images]
         return Tested(items, sha256(json.dumps(content).encode()))
 
-    asked = (options.data_root, options.validation, options.test_share)
+    asked = (options.data_root, options.validation, options.test_share, options.shots_file)
     return workspace.remember(("tested", name, half, asked, shots, seed), find)
 
 

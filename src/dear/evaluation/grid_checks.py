@@ -46,6 +46,12 @@ def check_data(cells: Sequence[Cell], options: Bench, workspace: Workspace) -> N
 
 def _untestable(cells: Sequence[Cell], options: Bench, workspace: Workspace) -> Iterator[str]:
     for cell in cells:
+        trained = workspace.dataset(cell.data, options.data_root)
+        try:
+            workspace.listed(trained, options.shots_file, cell.shots, cell.seed, cell.half)
+        except DataError as error:
+            yield str(error)
+            continue
         for name, half in cell.tests:
             try:
                 tested(cell, name, half, options, workspace)

@@ -11,6 +11,7 @@ from dear.data.dataset import Dataset, Item
 from dear.data.names import with_class, with_names
 from dear.data.open import opened
 from dear.data.splits import Half, labels_of, left_over, restrict, shots_from_json, training_shots
+from dear.engine.job import UNLABELLED
 from dear.engine.run_folder import RUN, SHOTS, read_run
 from dear.errors import ConfigError, DataError, option
 from dear.storage import documents
@@ -135,9 +136,15 @@ def data_of_run(
     hashes: frozenset[str] = frozenset()
     if (run / SHOTS).is_file():
         shots, hashes = shots_from_json(documents.read_text(run / SHOTS, error=DataError), where=str(run / SHOTS))
-        sampled = (*shots, *_of_other_classes(sampled, dataset, about["classes"])) if same else ()
+        listed = content.get("other_shots")
+        others = _of_other_classes(sampled, dataset, about["classes"]) if listed is None else map(_unlabelled, listed)
+        sampled = (*shots, *others) if same else ()
     same_place = (dataset.source, dataset.root) == (source.get("data"), source.get("root"))
     return TestData(dataset, sampled, about, frozenset() if same_place else hashes)
+
+
+def _unlabelled(item_id: str) -> Item:
+    return Item(item_id, UNLABELLED)
 
 
 def _of_other_classes(sampled: Iterable[Item], dataset: Dataset, learned: Iterable[str]) -> tuple[Item, ...]:

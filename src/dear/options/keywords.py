@@ -32,6 +32,8 @@ class FitOptions(TypedDict, total=False):
     """Folder that contains the paper's data sets, in CoOp's layout."""
     descriptions: str | Path | Mapping[str, Any] | None
     """Sentences about each class, for methods that read them: JSON, class name to list."""
+    shots_file: str | Path | None
+    """Training images instead of a sample: a run's shots.json, or CoOp's shot_16-seed_1.pkl."""
     test_share: float
     """Share of each class to set aside for the test, at least 2 of 4 or more images, if DATA has no test images; 0
     trains on all."""
@@ -97,6 +99,7 @@ class BenchOptions(TypedDict, total=False):
     pretrained: str | None
     data_root: str | Path | None
     descriptions: str | Path | Mapping[str, Any] | None
+    shots_file: str | Path | None
     test_share: float
     roles: Any
     recipe: Literal["own", "shared"]
@@ -133,6 +136,7 @@ class CompareOptions(TypedDict, total=False):
     pretrained: str | None
     data_root: str | Path | None
     descriptions: str | Path | Mapping[str, Any] | None
+    shots_file: str | Path | None
     test_share: float
     roles: Any
     recipe: Literal["own", "shared"]

@@ -70,6 +70,8 @@ class Descriptions(Options, title="Source"):
 class Source(Descriptions, DataRoot, Backbone, title="Source"):
     """Which CLIP, where data sets and descriptions of their classes are, and what is set aside for the test."""
 
+    shots_file: File | None = None
+    """Training images instead of a sample: a run's shots.json, or CoOp's shot_16-seed_1.pkl."""
     test_share: Share = 0.25
     """Share of each class to set aside for the test, at least 2 of 4 or more images, if DATA has no test images; 0
     trains on all."""
