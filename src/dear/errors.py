@@ -107,6 +107,14 @@ class FolderBusyError(DearError, RuntimeError):
     """Another process is writing to the folder."""
 
 
+class Terminated(KeyboardInterrupt):  # as Ctrl-C, an event rather than an error
+    """A signal asked this process to end."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(signal)
+        self.signal = signal
+
+
 REFUSALS = (ConfigError, RoleMapError, BackboneError, HubError, MissingExtraError, ClassListError, TrainingError)
 """Errors with which a method refuses a run that it does not support."""
 

@@ -7,6 +7,7 @@ from PIL import Image
 
 from dear.data.open import open_dataset
 from dear.data.splits import few_shot
+from dear.engine import feature_cache
 from dear.errors import ConfigError, DataError, OverwriteError, RoleMapError, TrainingError
 from dear.evaluation import cell_run
 from dear.evaluation import grid as grid_module
@@ -18,7 +19,7 @@ from helpers import make_photos
 from small_runs import small_grid
 
 CLASSES = ["ant", "bee", "cow", "dog"]
-UNLIKE = ("seconds", "peak_memory_mb")
+UNLIKE = ("seconds", "encoding_seconds", "peak_memory_mb")
 
 
 @pytest.fixture(scope="module")
@@ -246,6 +247,30 @@ def test_data_that_cannot_be_told_apart_or_learned(photos, setting, tmp_path):
         run_grid(
             make_cells("few-shot", ["imagenet_a"], methods=["dear"], seeds=[1], shots=[1]), setting(data_root=tmp_path)
         )
+
+
+@pytest.mark.covers("T7")
+@pytest.mark.parametrize("methods", [["zero_shot", "coop"], ["coop", "zero_shot"]])
+def test_encoding_is_charged_to_no_method(methods, photos, setting, monkeypatch):
+    """A clock that only encoding moves: whoever comes first, no method takes any time."""
+    now, computer = [0.0], feature_cache._computer
+
+    def slow(model, names):
+        compute = computer(model, names)
+
+        def computing(images):
+            now[0] += 100
+            return compute(images)
+
+        return computing
+
+    monkeypatch.setattr(feature_cache, "_computer", slow)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    first, second = run_grid(cells(photos, methods=methods), setting(cached_views=1, epochs=1))
+    assert (first.seconds, second.seconds) == (0, 0)
+    shared = second.encoding_seconds if methods[0] == "zero_shot" else 0  # training views, which plain CLIP never reads
+    assert first.encoding_seconds >= 200
+    assert first.encoding_seconds + shared == now[0]
 
 
 @pytest.mark.covers("T12")

@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from dear import __version__
 from dear.cli.console import Group, plain_help, say, speaking
 from dear.cli.usage import UsageError, in_words
-from dear.errors import ConfigError, DearError, DearWarning
+from dear.errors import ConfigError, DearError, DearWarning, Terminated
 
 
 class Place(NamedTuple):
@@ -141,11 +141,11 @@ class _Verbs(Group):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             loaded = self.commands.is_loaded(sys.argv[1:])
             kept = f"what was done so far is kept, {_go_on(self)}" if loaded else "nothing was done"
             sys.stderr.write(f"\ndear: stopped; {kept}.\n")
-            raise typer.Exit(130) from None
+            raise typer.Exit(128 + stop.signal if isinstance(stop, Terminated) else 130) from None
 
 
 def _go_on(command: Any) -> str:

@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from dear.config import whole_number
 from dear.errors import ImageError
-from dear.progress.stages import stage
+from dear.progress.stages import Advance, stage
 from dear.storage.files import MEGABYTE, NotRegularError, letters, read_regular, sha256, shown
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
@@ -255,10 +256,12 @@ def image_batches(
     start: int = 0,
     workers: int = 2,
     what: str = "reading images",
+    advance: Advance | None = None,
 ) -> Iterator[ImageBatch]:
     """Yield batches from `start` on, with limits at multiples of `size`; the next batch is read in the background.
 
-    `what` is the label of the progress display; a batch counts as done when the next one is requested.
+    `what` is the label of the progress display; a batch counts as done when the next one is requested. With `advance`,
+    they are counted in a stage that is open already.
     """
     whole_number("batch_size", size, least=1)
     whole_number("workers", workers)
@@ -274,7 +277,8 @@ def image_batches(
     def submit(first: int) -> list[Any]:
         return [pool.submit(read, index) for index in range(first, min(first + size, len(images)))]
 
-    with ThreadPoolExecutor(max(1, workers)) as pool, stage(what, len(images), done=start) as advance:
+    counted = stage(what, len(images), done=start) if advance is None else nullcontext(advance)
+    with ThreadPoolExecutor(max(1, workers)) as pool, counted as count:
         upcoming = submit(start)
         for first in range(start, len(images), size):
             results = [task.result() for task in upcoming]
@@ -287,4 +291,4 @@ def image_batches(
                 images=torch.stack([tensor for _, tensor in good]) if good else None,
                 problems=tuple(str(r) for r in results if isinstance(r, ImageError)),
             )
-            advance(first + len(results))
+            count(first + len(results))

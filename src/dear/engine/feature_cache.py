@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +38,23 @@ SEGMENT_BYTES = 64 * MEGABYTE
 EVALUATION = "evaluation"
 READING, TESTING, CACHING = "reading images", "testing", "caching views"
 Progressed = Callable[[int], None]
+
+
+_clock: ContextVar[list[float] | None] = ContextVar("clock", default=None)
+
+
+@contextmanager
+def encoding_clock() -> Iterator[Callable[[], float]]:
+    """Yield a function that returns the seconds spent on filling caches since the `with` block began.
+
+    What is in a cache serves everyone who comes later, so whoever comes first should not be charged for it.
+    """
+    spent: list[float] = []
+    token = _clock.set(spent)
+    try:
+        yield lambda: sum(spent)
+    finally:
+        _clock.reset(token)
 
 
 @dataclass(frozen=True)
@@ -179,6 +198,7 @@ def _fill(
     progress: Progressed | None = None,
 ) -> dict[int, str]:
     """Compute and store the rows of images; return the problems of those that could not be read, by index."""
+    began, spent = time.monotonic(), _clock.get()
     problems: dict[int, str] = {}
     waiting: dict[str, States] = {}
 
@@ -201,6 +221,8 @@ def _fill(
                 progress(part.stop)
     finally:
         flush()
+        if spent is not None:
+            spent.append(time.monotonic() - began)
     return problems
 
 
@@ -268,10 +290,12 @@ def cached_views(
     own = [place for place in wanted[ranks.rank :: ranks.world] if keys[place] not in stores]
     missing: Any = ImageList(tuple(keys[place] for place in own), lambda position: make_view(*own[position]))  # type: ignore[arg-type, return-value]
     _fill(stores, missing, lambda view: view, compute, [keys[place] for place in own], workers, CACHING, progress)
+    compute_plain = _computer(model, plain_names)
+    if plain_names:
+        _fill_plain(Stores(cache, model, plain_names, EVALUATION), model, dataset, items, compute_plain, workers, ranks)
     ranks.wait()
     stores, lock, per_step = Stores(cache, model, own_names, transform_name), Lock(), model.method.needs.views
     plain = Stores(cache, model, plain_names, EVALUATION) if plain_names else None
-    compute_plain = _computer(model, plain_names)
 
     def read(index: int, epoch: int) -> Views:
         first = random.Random(letters(f"first view {seed} {items[index].id}")).randrange(views)
@@ -288,6 +312,22 @@ def cached_views(
         return found
 
     return read
+
+
+def _fill_plain(
+    stores: Stores,
+    model: Model,
+    dataset: Dataset,
+    items: Sequence[Item],
+    compute: Callable[[Tensor], States],
+    workers: int,
+    ranks: Ranks,
+) -> None:
+    """Compute the missing rows of images without augmentation, each process its share of them."""
+    keys = {row_key(dataset, item): item for item in items[ranks.rank :: ranks.world]}
+    keys = {key: item for key, item in keys.items() if key not in stores}
+    images = dataset.images(list(keys.values()))
+    _fill(stores, images, model.clip.preprocess_eval, compute, list(keys), workers, CACHING)
 
 
 def fixed_views(model: Model, dataset: Dataset, items: Sequence[Item], *, workers: int) -> Read:

@@ -14,13 +14,14 @@ from torch import Tensor
 from dear.backbone.frozen import PLAIN, States
 from dear.data.dataset import Dataset, Item
 from dear.data.images import ImageList, image_batches
-from dear.engine.feature_cache import BATCH, cached_views, evaluation_states
+from dear.engine.feature_cache import BATCH, READING, cached_views, evaluation_states
 from dear.engine.feed import Read, view_draw
 from dear.engine.job import Job
 from dear.engine.ranks import Ranks
 from dear.errors import ImageError
 from dear.methods.base import Draw
 from dear.model.model import Model
+from dear.progress.stages import Advance, stage
 
 Problems = dict[str, None]
 """Sentences about unreadable images, each once, in their order."""
@@ -137,10 +138,19 @@ def drawn_images(
     readable, image = list(range(len(items))), States()
     count = needs.views if needs.passes is None else needs.passes
     if own and count:
-        passes = [
-            _all_states(model, views_of(view), lambda image: image, names=own, workers=workers, problems=problems)
-            for view in range(count)
-        ]
+        with stage(READING, count * len(items)) as advance:  # one for all passes: each alone would begin at 0 again
+            passes = [
+                _all_states(
+                    model,
+                    views_of(view),
+                    lambda image: image,
+                    names=own,
+                    workers=workers,
+                    problems=problems,
+                    advance=partial(_advance_from, advance, view * len(items)),
+                )
+                for view in range(count)
+            ]
         readable, image = passes[0][0], {name: torch.stack([states[name] for _, states in passes]) for name in own}
     if plain:
         shown = [items[place] for place in readable]
@@ -198,11 +208,12 @@ def _all_states(
     names: Sequence[str],
     workers: int,
     problems: Problems | None,
+    advance: Advance | None = None,
 ) -> tuple[list[int], States]:
     """Which images can be read, and their quantities."""
     parts: list[States] = []
     readable: list[int] = []
-    for part in image_batches(images, preprocess, size=BATCH, workers=workers):
+    for part in image_batches(images, preprocess, size=BATCH, workers=workers, advance=advance):
         if problems is not None:
             problems |= dict.fromkeys(part.problems)
         if part.images is not None:
@@ -211,3 +222,8 @@ def _all_states(
     if not parts:
         raise ImageError("None of the images can be read.")
     return readable, {name: torch.cat([part[name] for part in parts]) for name in names}
+
+
+def _advance_from(advance: Advance, before: int, done: int) -> None:
+    """Count what is done of one pass, after all images of the passes before it."""
+    advance(before + done)

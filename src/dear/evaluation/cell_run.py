@@ -12,6 +12,7 @@ import torch
 
 from dear.data.dataset import Item
 from dear.data.splits import Half, labels_of, training_shots
+from dear.engine.feature_cache import encoding_clock
 from dear.engine.job import Job, changed_settings, describe, fingerprint, versions
 from dear.engine.loop import Metrics, resolve_precision
 from dear.engine.ranks import local_device
@@ -54,15 +55,16 @@ def run_cell(
         return _renamed(done, *prepared)
     start, peak = time.monotonic(), watch_peak(local_device(options.device))
     (job, model), folder = prepared, options.out / RUNS / cell.slug
-    progress = train_model(
-        job,
-        model,
-        folder,
-        if_exists="resume" if _was_begun(folder, fingerprint(trained)) else "overwrite",
-        reading=Reading(options.workers, options.cache_folder(options.out)),
-        on_step=on_step,
-    )
-    tests = [_test(model, cell, test, options, workspace) for test in cell.tests]
+    with encoding_clock() as encoding:
+        progress = train_model(
+            job,
+            model,
+            folder,
+            if_exists="resume" if _was_begun(folder, fingerprint(trained)) else "overwrite",
+            reading=Reading(options.workers, options.cache_folder(options.out)),
+            on_step=on_step,
+        )
+        tests = [_test(model, cell, test, options, workspace) for test in cell.tests]
     adapter, clip = folder / TENSORS, model.clip
     result = CellResult(
         protocol=cell.protocol,
@@ -83,7 +85,8 @@ def run_cell(
         parameters=sum(parameter.numel() for parameter in model.trainable().values()),
         peak_memory_mb=None if (memory := peak()) is None else round(memory, 1),
         artefact_bytes=adapter.stat().st_size,
-        seconds=round(time.monotonic() - start, 2),
+        seconds=round(time.monotonic() - start - encoding(), 2),
+        encoding_seconds=round(encoding(), 2),
         steps=progress.step,
         skipped=progress.skipped,
         adapter_sha256=sha256(adapter.read_bytes()) if model.method.state_dict() else None,
@@ -132,7 +135,9 @@ def tested(cell: Cell, name: str, half: Half, options: Bench, workspace: Workspa
 
 def _renamed(done: CellResult, job: Job, model: Model) -> CellResult:
     """A result under the recipe's name that is asked for now: its fingerprint says that all values are the same."""
-    return done.model_copy(update={"recipe": job.recipe, "training": _training(job, model)})
+    return done.model_copy(
+        update={"recipe": job.recipe, "training": _training(job, model), "role_map": MapRecord.of(model.method.files)}
+    )
 
 
 def _training(job: Job, model: Model) -> TrainingRecord:

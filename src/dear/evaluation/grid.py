@@ -21,7 +21,7 @@ from dear.evaluation.cell_run import CELLS, RUNS, run_cell
 from dear.evaluation.cells import Cell
 from dear.evaluation.eta import RemainingTime
 from dear.evaluation.grid_checks import check_data, check_methods
-from dear.evaluation.processes import begin_process, run_in_process
+from dear.evaluation.processes import begin_process, ended_by_signals, run_in_process
 from dear.evaluation.results import CellResult
 from dear.evaluation.tables import to_csv, to_markdown
 from dear.methods.plugins import added
@@ -79,7 +79,7 @@ def _run_and_write(
     def keep(index: int, result: CellResult) -> None:
         results[index] = result
         new = _is_newer(options.out / CELLS / f"{cells[index].slug}.json", began)
-        pace.add(cells[index].method, result.seconds if new else None)
+        pace.add(cells[index].method, result.seconds + (result.encoding_seconds or 0.0) if new else None)
         advance(len(results), left=pace.left())
         ordered = [results[i] for i in sorted(results)]
         write_atomic(options.out / "table.csv", to_csv(ordered).encode())
@@ -113,7 +113,8 @@ def _run_all(
     own = torch.get_num_threads()
     threads = options.threads or max(1, own // options.jobs)
     if options.jobs > 1:
-        yield from _in_processes(cells, options, threads)
+        with ended_by_signals():
+            yield from _in_processes(cells, options, threads)
         return
     torch.set_num_threads(threads)
     try:

@@ -6,11 +6,13 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 from dear.engine.workspace import Workspace
-from dear.errors import typed
+from dear.errors import Terminated, typed
 from dear.evaluation.cell_run import run_cell
 from dear.evaluation.cells import Cell
 from dear.evaluation.results import CellResult
@@ -34,6 +36,29 @@ def begin_process(threads: int, parent: int, commands: bool = False, added: Adde
     torch.set_num_threads(threads)
     typed(commands).__enter__()  # for good: messages speak as those of the parent do
     extensions.add(*added)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the `with` block as Ctrl-C does, so that it can end its processes first.
+
+    Otherwise this process would die at once, and Python would warn about semaphores that the others leave behind.
+    Signals that someone else handles are left alone, as are all of them outside the main thread.
+    """
+
+    def stop(number: int, _: object) -> None:
+        raise Terminated(number)
+
+    main = threading.current_thread() is threading.main_thread()
+    wanted = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")] if main else []
+    caught = [one for one in wanted if one is not None and signal.getsignal(one) == signal.SIG_DFL]
+    for one in caught:
+        signal.signal(one, stop)
+    try:
+        yield
+    finally:
+        for one in caught:
+            signal.signal(one, signal.SIG_DFL)
 
 
 def run_in_process(cell: Cell, options: Bench) -> CellResult:

@@ -132,6 +132,10 @@ class CellResult(Document):
     weights: dict[Name, float]
     """Learned weights of the method's features, by name; empty if it has none."""
     seconds: float = Field(ge=0)
+    """Time of the training with its tests."""
+    encoding_seconds: float | None = Field(default=None, ge=0)
+    """Time to read images and to encode them for the cache that all cells share, which is not part of `seconds`. None
+    in cells of earlier versions, whose `seconds` include it."""
     steps: int = Field(ge=0)
     skipped: int = Field(ge=0)
     parameters: int | None = Field(default=None, ge=0)

@@ -14,6 +14,7 @@ from dear.data.splits import span
 from dear.evaluation.deviations import recipe_notes
 from dear.evaluation.paper_numbers import PaperNumber, paper_number, why_none
 from dear.evaluation.results import CellResult, Scores
+from dear.evaluation.role_map_notes import used_maps
 from dear.evaluation.statistics import Stat
 from dear.evaluation.summary import (
     HM_NOTE,
@@ -197,6 +198,7 @@ def _section(section: Section, cells: Sequence[CellResult]) -> str:
         *_training_notes(cells),
         *recipe_notes(section, cells),
         *few_images_notes(cells),
+        *map(str, used_maps(cells)),
         *_average_notes(main),
         *_paper_notes(section, papers),
         *_world_notes(main),

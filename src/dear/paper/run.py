@@ -80,7 +80,7 @@ def _run_locked(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, ove
     with stage("cells", looked.cost.cells, done=looked.cost.done, outer=True) as advance:
 
         def after_cell(result: CellResult) -> float | None:
-            pace.add(result.method, result.seconds)
+            pace.add(result.method, result.seconds + (result.encoding_seconds or 0.0))
             advance(looked.cost.cells - pace.waiting, left=pace.left())
             return pace.left() if pace.waiting else None
 

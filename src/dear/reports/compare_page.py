@@ -12,8 +12,10 @@ from typing import Any
 from dear.evaluation.deviations import earlier_notes
 from dear.evaluation.paper_numbers import PAPER_SHOTS
 from dear.evaluation.published import PublishedEntry
+from dear.evaluation.role_map_notes import UsedMap, used_maps
 from dear.evaluation.summary import HM_NOTE, Row
 from dear.evaluation.tables import few_images_notes, no_formula
+from dear.progress.stages import duration
 from dear.reports.compare_data import Comparison, known, label
 from dear.reports.compare_words import goal, many, names_of, verdict
 from dear.reports.method_charts import NAMED, Mark, Point, difference_chart, interval_chart, scatter_chart
@@ -25,11 +27,12 @@ PAGE, TEXT, ROWS, JSON, PAIRS = "compare.html", "compare.md", "compare.csv", "co
 FILES = (PAGE, TEXT, ROWS, JSON, PAIRS)
 HEADS = {"base": "base", "novel": "novel", "hm": "HM"}
 PROTOCOLS = {"base-to-novel": "base-to-novel", "few-shot": "few-shot learning"}
-ROLE_MAP = "a role map"
 BESIDE_INTERVALS = (
     " The test is corrected for the number of pairs and the intervals are not, so the interval of a blue dot may "
     "exclude zero."
 )
+LEAST_SECONDS = 0.5
+"""Less time than this is no encoding, but looking into the cache."""
 COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("parameters", "trained parameters", lambda value: f"{value:,.0f}"),
     ("seconds", "seconds per training with tests", lambda value: f"{value:,.1f}"),
@@ -81,6 +84,8 @@ def sections(comparison: Comparison) -> list[PageSection]:
         made += [_differences(comparison), _cost(comparison)]
     made.append(_published(comparison))
     made.append(_by_data(comparison))
+    if maps := used_maps(cell for row in comparison.rows for cell in comparison.cells[row]):
+        made.append(_role_maps(maps))
     if comparison.refused:
         rows = tuple((label(row), why) for row, why in sorted(comparison.refused.items()))
         made.append(PageSection("refused", "Methods that could not be run", (Table(("method", "why"), rows, words=2),)))
@@ -149,16 +154,39 @@ def _results(comparison: Comparison) -> PageSection:
     texts += few_images_notes([cell for cells in comparison.cells.values() for cell in cells])
     texts += [f"{mark} {text}." for text, mark in comparison.marks.items()]
     texts += earlier_notes(cell for cells in comparison.cells.values() for cell in cells)
-    if any(ROLE_MAP in text for text in comparison.marks):
-        texts.append(
-            "A role map lists what each attention head responds to; --roles auto finds one from the training photos."
-        )
-    texts.append(
-        "Costs are medians over trainings with their tests, on the machine that ran them. The outputs of frozen layers "
-        "are computed once and cached, so only the first method that needs them pays for them. Peak memory is that of "
-        "the whole process (on a GPU: of tensors)."
-    )
+    texts += _cost_notes(comparison)
     return PageSection("results", "Results", (table,), notes=tuple(texts))
+
+
+def _cost_notes(comparison: Comparison) -> list[str]:
+    """What the costs in the table are, and who is charged for encoding images."""
+    cells = [cell for found in comparison.cells.values() for cell in found]
+    known = [cell.encoding_seconds for cell in cells if cell.encoding_seconds is not None]
+    notes = [
+        "Costs are medians over trainings with their tests, on the machine that ran them. Peak memory is that of the "
+        "whole process (on a GPU: of tensors)."
+    ]
+    if sum(known) >= LEAST_SECONDS:
+        notes.append(
+            f"Reading and encoding images: {duration(sum(known))}, once for all methods. The outputs of frozen layers "
+            f"are cached, and the seconds of the methods do not include this."
+        )
+    elif known:
+        notes.append("No images were encoded for the cache: that was done before, or there is no cache.")
+    if len(known) < len(cells):
+        notes.append(
+            "Cells of earlier versions include reading and encoding images in their seconds, which only the first "
+            "method that needs an image takes."
+        )
+    return notes
+
+
+def _role_maps(maps: Sequence[UsedMap]) -> PageSection:
+    """Which role map each method used on which data sets, and where it comes from."""
+    rows = tuple((one.method, ", ".join(one.data), one.sha256 or "—", one.source, one.rule or "—") for one in maps)
+    head = ("method", "data sets", "map, SHA-256", "where it comes from", "rule")
+    note = "A role map lists what each attention head responds to; --roles auto finds one from the training photos."
+    return PageSection("role-maps", "Role maps", (Table(head, rows, words=5),), notes=(note,))
 
 
 def _differences(comparison: Comparison) -> PageSection:

@@ -110,6 +110,8 @@ class MapRecord(Record):
     """Where the map comes from, in one sentence."""
     unstable: bool | None = None
     """Whether resampled images give other roles; None if that is not known."""
+    rule: str | None = None
+    """The rule that decided the roles; None if the map does not say."""
 
     @classmethod
     def of(cls, files: Mapping[str, str]) -> MapRecord | None:
@@ -117,7 +119,9 @@ class MapRecord(Record):
         if ROLES not in files:
             return None
         roles = RoleMap.from_json(files[ROLES], where=ROLES)
-        return cls(sha256=sha256(files[ROLES].encode()), source=roles.provenance.source, unstable=roles.is_unstable)
+        origin = roles.provenance
+        hashed = sha256(files[ROLES].encode())
+        return cls(sha256=hashed, source=origin.source, unstable=roles.is_unstable, rule=origin.rule)
 
 
 class RoleMap(Document):
