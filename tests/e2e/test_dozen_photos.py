@@ -56,8 +56,10 @@ def test_every_command_of_the_story_ends_well(dear_, place, tmp_path):
     assert dear_("predict", run, place / "photos" / "ant" / "0.png")[0] == 0
 
     words = ["--data", place / "photos", *clip(place), "--methods", "zero_shot,tip_adapter", "--seeds", 1]
-    code, _, stderr = dear_("compare", *words, "--protocol", "few-shot", "--shots", 16, "--out", grid)
+    code, stdout, stderr = dear_("compare", *words, "--protocol", "few-shot", "--shots", 16, "--out", grid)
     assert code == 0, stderr
+    assert "tip_adapter, photos, seed 1, 9 of 16 shots: " in stderr
+    assert "with up to 16 photos per class" in stdout
     said = "Classes of photos have 9 training images instead of 16, because they have too few images."
     assert said in (grid / "table.md").read_text()
     assert said in (grid / "compare.html").read_text()

@@ -85,6 +85,8 @@ def cell_text(done: int, total: int, result: CellResult) -> str:
     name = f"{result.method} {result.variant}".strip()
     left = left_text(time_left()) if done < total else ""
     shots = f"{result.shots} shot{'' if result.shots == 1 else 's'}"
+    if result.training_images is not None and result.has_few_images:
+        shots = f"{' to '.join(map(str, sorted(set(result.training_images))))} of {shots}"
     text = f"[{done}/{total}{left}] {name}, {result.data}, seed {result.seed}, {shots}: {scores}"
     problems = [problem for one in result.scores for problem in one.problems]
     return f"{text}\n  {len(problems)} test image(s) count as wrong, the first: {problems[0]}" if problems else text

@@ -205,6 +205,11 @@ class CellResult(Document):
         return harmonic_mean(self.reading(base, readout), self.reading(novel, readout))
 
     @property
+    def has_few_images(self) -> bool:
+        """Whether a class was trained on fewer images than shots, because it has too few."""
+        return self.training_images is not None and self.training_images[0] < self.shots
+
+    @property
     def readout_names(self) -> tuple[str, ...]:
         """All readouts that have scores."""
         return tuple(self.scores[0].accuracy)

@@ -308,7 +308,7 @@ def few_images_notes(cells: Sequence[CellResult]) -> list[str]:
         f"Classes of {cell.data} have {span(cell.training_images)} training images instead of {cell.shots}, because "
         f"they have too few images."
         for cell in cells
-        if cell.training_images and cell.training_images[0] < cell.shots
+        if cell.training_images and cell.has_few_images
     )
 
 

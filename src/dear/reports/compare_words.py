@@ -64,7 +64,9 @@ def goal(comparison: Comparison, column: str) -> tuple[str, str]:
     """The goal that a column measures, and the column's name in a sentence."""
     if column in GOALS:
         return GOALS[column]
-    photos = "1 photo" if column == "1" else f"{column} photos"
+    cells = [cell for found in comparison.cells.values() for cell in found if str(cell.shots) == column]
+    fewer = "up to " if any(cell.has_few_images for cell in cells) else ""
+    photos = "1 photo" if column == "1" else f"{fewer}{column} photos"
     return f"With {photos} per class", f"accuracy with {photos} per class"
 
 
