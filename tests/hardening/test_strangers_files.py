@@ -48,6 +48,22 @@ def test_a_folder_cannot_ask_for_its_own_python(tmp_path):
     assert not canary.exists()
 
 
+@pytest.mark.parametrize("tower", ["hf-hub:somebody/tower", "local-dir:/tmp/tower", "../tower", 3])
+def test_a_folder_cannot_name_an_image_tower_elsewhere(tmp_path, tower):
+    folder = backbone_folder(tmp_path / "clip")
+    config = json.loads((folder / "open_clip_config.json").read_text())
+    config["model_cfg"]["vision_cfg"]["timm_model_name"] = tower
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    with pytest.raises(BackboneError, match="which is not the name of a timm model"):
+        dear.load_clip(f"local-dir:{folder}", "random")
+
+
+def test_openvision_needs_a_tokenizer_of_its_own(tmp_path):
+    folder = backbone_folder(tmp_path / "clip", hf_tokenizer_name="bert-base-uncased", context_length=80)
+    with pytest.raises(BackboneError, match="wrong ids for it: use a folder with tokenizer_mode 'clips'"):
+        dear.load_clip(f"local-dir:{folder}", "random")
+
+
 @pytest.mark.covers("S1")
 @pytest.mark.parametrize("name", ["open_clip_pytorch_model.bin", "weights.pth"])
 def test_weights_that_can_hold_code_need_a_flag(tmp_path, name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import zipfile
 from collections.abc import Mapping
@@ -32,6 +33,8 @@ TOWER_KEYS = {
 }
 TOKENIZER_KEYS = {"clean", "strip_sep_token", "language"}
 """The only settings that are passed to a tokenizer: others could make it run Python code of the folder."""
+OPENVISION_TOKENS = 80
+"""Length of texts in OpenVision's models, and in no other model with this tokenizer."""
 LARGEST_NUMBER = 1_000_000
 SAFE = ".safetensors"
 PICKLED = (b"\x80", b"\x93")
@@ -44,10 +47,33 @@ def check_config(name: str, config: Mapping[str, Any]) -> None:
     _check_keys(name, "model_cfg", config, MODEL_KEYS)
     for tower, known in TOWER_KEYS.items():
         _check_keys(name, tower, config[tower], known)
+    _check_image_tower(name, config["vision_cfg"])
+    _check_word_pieces(name, config["text_cfg"])
     tokenizer = config["text_cfg"].get("tokenizer_kwargs") or {}
     if not isinstance(tokenizer, dict):
         raise BackboneError(f"The tokenizer_kwargs of {name} are not a mapping: remove them from its configuration.")
     _check_keys(name, "tokenizer_kwargs", tokenizer, TOKENIZER_KEYS)
+
+
+def _check_image_tower(name: str, vision: Mapping[str, Any]) -> None:
+    """Raise `BackboneError` for the name of a timm model that is an address, from which timm would read a model."""
+    tower = vision.get("timm_model_name")
+    if tower is not None and not (isinstance(tower, str) and re.fullmatch(r"[\w.-]*", tower)):
+        raise BackboneError(
+            f"{name} sets 'timm_model_name' to {str(tower)[:80]!r}, which is not the name of a timm model: use one "
+            "that timm lists, such as 'vit_base_patch16_siglip_224'."
+        )
+
+
+def _check_word_pieces(name: str, text: Mapping[str, Any]) -> None:
+    """Raise `BackboneError` for OpenVision's own folders, whose tokenizer would produce wrong ids without an error."""
+    plain = str(text.get("hf_tokenizer_name")).endswith("bert-base-uncased") and not text.get("tokenizer_mode")
+    if plain and text.get("context_length") == OPENVISION_TOKENS:
+        raise BackboneError(
+            f"{name} is an OpenVision model with the plain tokenizer 'bert-base-uncased', which produces wrong ids for "
+            "it: use a folder with tokenizer_mode 'clips' in its text_cfg, such as "
+            f"{backbone('hf-hub:rwightman/openvision-vit-base-patch16-384')}."
+        )
 
 
 def _check_keys(name: str, where: str, values: Mapping[str, Any], known: set[str]) -> None:
