@@ -150,7 +150,6 @@ def _results(comparison: Comparison) -> PageSection:
         texts.append(HM_NOTE)
     if len(set(comparison.places.values())) < len(comparison.rows):
         texts.append("Methods with the same rank tie: their stored means are equal, not only as printed.")
-    texts += comparison.deviations.notes
     texts += few_images_notes([cell for cells in comparison.cells.values() for cell in cells])
     texts += [f"{mark} {text}." for text, mark in comparison.marks.items()]
     texts += earlier_notes(cell for cells in comparison.cells.values() for cell in cells)
@@ -175,8 +174,8 @@ def _cost_notes(comparison: Comparison) -> list[str]:
         notes.append("No images were encoded for the cache: that was done before, or there is no cache.")
     if len(known) < len(cells):
         notes.append(
-            "Cells of earlier versions include reading and encoding images in their seconds, which only the first "
-            "method that needs an image takes."
+            "The seconds of cells of earlier versions include reading and encoding images: the first method that needs "
+            "an image is charged for it."
         )
     return notes
 

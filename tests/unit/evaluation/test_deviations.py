@@ -87,6 +87,7 @@ def test_what_all_share_is_said_once():
     cells = [one for name in ("coop", "maple") for one in trained(name, SHARED, name="shared", lr=0.02, epochs=3)]
     found = make_comparison(cells, {})
     assert found.marks == {}
+    assert page(found).count("learning rate 0.02") == 1
     assert "one recipe for all methods (shared), but all with learning rate 0.02 instead of 1e-3; 3 epochs" in page(
         found
     )

@@ -24,14 +24,14 @@ def test_encoding_is_reported_once_and_charged_to_none():
     note = "Reading and encoding images: 12 min, once for all methods."
     assert note in page(found)
     assert note in text(found)
-    assert "earlier versions include reading" not in text(found)
+    assert "seconds of cells of earlier versions" not in text(found)
     known = text(make_comparison(some_cells({"zero_shot": 0.0, "coop": 3.0}, encoding_seconds=0.0), {}))
     assert "No images were encoded for the cache" in known
 
 
 @pytest.mark.covers("T7")
 def test_cells_of_earlier_versions_include_it():
-    assert "Cells of earlier versions include reading and encoding images" in text(make_comparison(some_cells(), {}))
+    assert "The seconds of cells of earlier versions include reading" in text(make_comparison(some_cells(), {}))
     assert CellResult.from_json(cell().to_json()).encoding_seconds is None
 
 
