@@ -36,6 +36,10 @@ def train(place, out, *more, data="photos"):
     return ["train", place / data, *clip(place), "--set", "mask=all_mixed", "--out", out, *more]
 
 
+def fitted(place, out, *more):
+    return ["train", place / "photos", *clip(place)[:-2], "--method", "linear_probe", "--out", out, *more]
+
+
 def ids_tested(run, data=None):
     """Ids of the images that a run is tested on, by the folder of their class."""
     return sorted(item.id for item in data_of_run(run, data).items())
@@ -110,6 +114,9 @@ def test_a_run_of_before_set_nothing_aside(dear_, place, tmp_path):
 def test_a_run_of_before_is_resumed_with_its_share(dear_, place, tmp_path):
     run = tmp_path / "run"
     assert dear_(*train(place, run, "--test-share", 0))[0] == 0
+    probe = tmp_path / "probe"  # by a method that chooses on some of its training images
+    assert dear_(*fitted(place, probe, "--test-share", 0))[0] == 0
+    assert "begun with other training images: resume with --test-share 0" in dear_(*fitted(place, probe, "--resume"))[2]
     record = json.loads((run / "run.json").read_text())
     del record["test_share"]
     (run / "run.json").write_text(json.dumps(record))

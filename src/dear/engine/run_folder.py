@@ -25,6 +25,8 @@ from dear.storage.files import read_regular, sync_folder, write_atomic
 from dear.storage.locks import LOCK, MARKER, check_ours, remove_leftovers, remove_ours
 
 RUN, SHOTS, METRICS, CHECKPOINT = "run.json", "shots.json", "metrics.jsonl", "checkpoint.safetensors"
+IMAGES = ("items_sha256", "images_sha256", "held_sha256")
+"""Entries of a description that follow from the training images."""
 NEXT, MOVING = ".next", ".moving"
 """Where a run is made that will replace the one that is there."""
 OURS = (MANIFEST, TENSORS, CHECKPOINT, METRICS, SHOTS, RUN)
@@ -105,22 +107,24 @@ def _check_same(folder: Path, description: Mapping[str, Any], test_share: float)
     before, share = record["description"], record.get("test_share", 0.0)
     if fingerprint(before) == fingerprint(description):
         return
-    old, new = _flat(before), _flat(json.loads(json.dumps(description)))
-    differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    if differing == ["images_sha256"]:
+    if fingerprint(_without_images(before)) == fingerprint(_without_images(description)):
+        renewed = before.get("items_sha256") == description["items_sha256"]
+        names = " under the same names" if renewed else ""
+        again = "put those back" if renewed or share == test_share else f"resume with {option(test_share=share or 0)}"
         raise ConfigError(
-            f"{folder} was begun with other training images under the same names: put those back, or start over with "
+            f"{folder} was begun with other training images{names}: {again}, or start over with "
             f"{option(overwrite=True)}."
         )
-    if set(differing) == {"items_sha256", "images_sha256"}:
-        same = "put those back" if share == test_share else f"resume with {option(test_share=share or 0)}"
-        raise ConfigError(
-            f"{folder} was begun with other training images: {same}, or start over with {option(overwrite=True)}."
-        )
+    old, new = _flat(before), _flat(json.loads(json.dumps(description)))
+    differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     raise ConfigError(
         f"{folder} was begun with other settings ({', '.join(differing)}): resume with the same ones, "
         f"or start over with {option(overwrite=True)}."
     )
+
+
+def _without_images(description: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in description.items() if name not in IMAGES}
 
 
 def _flat(description: Mapping[str, Any]) -> dict[str, Any]:
