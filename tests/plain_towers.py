@@ -23,7 +23,7 @@ class PlainText(TextTower):
     """A text tower that runs all positions of all prompts."""
 
     def _tokenize(self, prompts: tuple[str, ...], cut: bool) -> TokenizedPrompts:
-        ids_CT = self._tokenizer(list(prompts), context_length=self.positions.shape[0])
+        ids_CT = self._tokenizer(list(prompts), context_length=self.context)
         return TokenizedPrompts(ids_CT, self._end_positions(ids_CT), 0)
 
     def rows(self, x_CTD: Tensor, end_C: Tensor, shared: int = 0) -> Rows:
@@ -70,5 +70,5 @@ def plain_clip(clip: FrozenClip) -> FrozenClip:
     """The same CLIP with plain towers."""
     made, text = copy.copy(clip), clip.text
     made.__dict__["text"] = PlainText(text._text, text._tokenizer, pool=text._pool, eos_id=text._eos_id)
-    made.__dict__["vision"] = PlainVision(clip.vision._visual)
+    made.__dict__["vision"] = PlainVision(clip.vision._visual, clip.geometry.embed_dim)
     return made

@@ -18,6 +18,8 @@ from timm.models import eva, register_model, vision_transformer, vision_transfor
 from timm.models.vitamin import GeGluMlp, VitCfg, VitConvCfg
 from torch import nn
 
+import dear
+
 EMBED = 40
 SIZES: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 5, "num_heads": 4}
 LOUD = ("qkv", "in_proj", "q_proj", "k_proj", "attn_pool")
@@ -127,13 +129,13 @@ IMAGES: dict[str, dict[str, Any]] = {
 }
 """`vision_cfg` of the 17 image towers whose layers can be reached."""
 
-_TEXT: dict[str, Any] = {"context_length": 20, "vocab_size": 49408, "width": 48, "heads": 4, "layers": 5}
+_TEXT: dict[str, Any] = {"context_length": 32, "vocab_size": 49408, "width": 48, "heads": 4, "layers": 5}
 TEXTS: dict[str, dict[str, Any]] = {
     "causal": _TEXT,
     "eos": {**_TEXT, "pool_type": "eos", "eos_id": 49407},
     "siglip": {**_TEXT, "no_causal_mask": True, "pool_type": "last", "proj_bias": True},
     "mobileclip": {**_TEXT, "no_causal_mask": True},
-    "padded": {**_TEXT, "no_causal_mask": True, "use_pad_mask": True, "pool_type": "first"},
+    "padded": {**_TEXT, "no_causal_mask": True, "pool_type": "first"},
     "coca": {**_TEXT, "embed_cls": True},
 }
 """`text_cfg` of the six text towers of open_clip."""
@@ -147,6 +149,15 @@ def noisy(model: nn.Module, seed: int = 0) -> nn.Module:
         scale = 0.15 if parameter.ndim > 1 and any(word in name for word in LOUD) else quiet
         parameter.data.add_(torch.randn(parameter.shape, generator=generator) * scale)
     return model.eval().requires_grad_(False)
+
+
+def tiny_clip(folder: Path, image: str, text: str) -> dear.FrozenClip:
+    """A CLIP by the real loader, from a configuration in a folder, with noise on every parameter."""
+    clip = dear.load_clip(f"local-dir:{write_folder(folder, image, text)}", "random")
+    if text == "padded":
+        clip.model.text.use_pad_mask = True  # no configuration says so
+    noisy(clip.model, seed=3)
+    return clip
 
 
 def write_folder(folder: Path, image: str, text: str) -> Path:

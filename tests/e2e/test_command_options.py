@@ -137,6 +137,7 @@ ERRORS = {
     "search index": "photos/ant/empty --clip world --out index",
     "search find": "index photos/ant/0.png",
     "roles discover": "--clip world --images photoz --out roles",
+    "ls backbones": "ViT-B-61",
     "roles show": "roles.json",
     "roles compare": "vit-b-16 world",
     "roles ablate": "--clip world --roles vit-b-16 --images photos",
@@ -146,7 +147,7 @@ ERRORS = {
 }
 
 
-MISTYPED = {"doctor": "--all", "data list": "--roots photos", "ls backbones": "all"}
+MISTYPED = {"doctor": "--all", "data list": "--roots photos"}
 """Commands that refuse nothing but a word they do not know."""
 
 

@@ -187,7 +187,7 @@ def words_in_the_first_layer_only(monkeypatch):
     """Learned words of later layers are not put in."""
     from dear.methods import ivlp
 
-    monkeypatch.setattr(ivlp, "deep_words", lambda layers: lambda layer, rows: rows)
+    monkeypatch.setattr(ivlp, "deep_words", lambda layers, at: lambda layer, rows: rows)
 
 
 def unit_before_the_average(monkeypatch):

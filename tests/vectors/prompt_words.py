@@ -298,7 +298,7 @@ def deep_at_the_front(monkeypatch):
     from dear.methods import atprompt
 
     right = atprompt.deep_words
-    monkeypatch.setattr(atprompt, "deep_words", lambda layers, at=1: right(layers))
+    monkeypatch.setattr(atprompt, "deep_words", lambda layers, at: right(layers, 1))
 
 
 def one_layer_late(monkeypatch):

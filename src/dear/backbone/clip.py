@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 from dear.backbone.augment import TrainTransform
 from dear.backbone.frozen import States, complete, frozen
 from dear.backbone.origin import Origin
-from dear.backbone.precision import wide
+from dear.backbone.support import Can, missing
 from dear.backbone.text import TextTower
+from dear.backbone.text_hub import HUB_POOL, HubTextTower
 from dear.backbone.vision import VisionTower
+from dear.errors import BackboneError
 
 
 def short_name(backbone: str) -> str:
@@ -41,10 +44,17 @@ class Geometry:
     vocab_size: int
     embed_dim: int
     quick_gelu: bool
+    prefix_rows: int = 1
+    """Image rows before the patches: [CLS] and registers."""
+    pool: str = "token"
+    """How the image feature is read: token, average or map; "" if the tower has no layers that can be reached."""
+    rotary: bool = False
+    causal: bool = True
 
-    def as_dict(self) -> dict[str, int | bool]:
-        """The sizes as a dictionary."""
-        return asdict(self)
+    def as_dict(self) -> dict[str, int | bool | str]:
+        """The sizes as a dictionary; later additions only if they differ from their default, as in older files."""
+        added = {one.name: one.default for one in fields(self) if one.default is not MISSING}
+        return {name: value for name, value in asdict(self).items() if added.get(name, MISSING) != value}
 
 
 class FrozenClip(nn.Module):
@@ -86,9 +96,36 @@ class FrozenClip(nn.Module):
         self.preprocess_train = preprocess_train
         self.preprocess_eval = preprocess_eval
         self.tokenizer = tokenizer
-        self.vision = VisionTower(model.visual)
-        self.text = TextTower(getattr(model, "text", model), tokenizer, pool=text_pool, eos_id=text_eos_id)
+        self.vision = VisionTower(model.visual, geometry.embed_dim)
+        text = getattr(model, "text", model)
+        hub = text_pool == HUB_POOL
+        self.text = (
+            HubTextTower(text, tokenizer) if hub else TextTower(text, tokenizer, pool=text_pool, eos_id=text_eos_id)
+        )
+        bias = getattr(model, "logit_bias", None)
+        self.bias = 0.0 if bias is None else float(bias)
+        """b of a model that was trained with a sigmoid loss: sigmoid(τ · cosine + b) is its probability of a pair."""
         self.eval()
+
+    @cached_property
+    def can(self) -> frozenset[Can]:
+        """What can be done with this CLIP, see `dear.backbone.support`."""
+        layers = {Can.TEXT_LAYERS: self.text.has_layers, Can.IMAGE_LAYERS: self.vision.has_layers}
+        words = self.text.has_layers or isinstance(self.text, HubTextTower)
+        found = {Can.FEATURES: True, Can.WORDS: words, **layers}
+        return frozenset(one for one, there in found.items() if there)
+
+    def require(self, needed: Iterable[Can], who: str) -> None:
+        """Raise `BackboneError` in the name of `who` if something that it needs cannot be done with this CLIP."""
+        if lacking := missing(needed, self.can):
+            raise BackboneError(f"{who} needs {lacking}, {self.why_not(lacking)}.")
+
+    def why_not(self, lacking: str) -> str:
+        """The end of a sentence that says why this CLIP lacks something."""
+        name = short_name(self.name)
+        if "image" in lacking:
+            return f"and those of {name}, {self.vision.kind}, cannot be reached"
+        return f"and the text tower of {name} has none that can be reached"
 
     @property
     def device(self) -> torch.device:
@@ -100,8 +137,7 @@ class FrozenClip(nn.Module):
     def stock_feature(self, images: Tensor) -> Tensor:
         """Image features by OpenCLIP's own code, unnormalised, in fp32: (B, embed_dim)."""
         self.vision.check(images)
-        feature: Tensor = wide(self.model.encode_image(images.to(self.vision.dtype)))
-        return feature
+        return self.vision.stock(images)
 
     def encode_image(self, images: Tensor) -> Tensor:
         """Image features by OpenCLIP's own code, normalised, in fp32: (B, embed_dim)."""
@@ -121,7 +157,7 @@ class FrozenClip(nn.Module):
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         self.text.tokenize(prompts)  # raises for prompts that would be truncated
         ids = self.tokenizer(prompts).to(self.device)
-        return F.normalize(wide(self.model.encode_text(ids)), dim=-1)
+        return F.normalize(self.text.stock(ids), dim=-1)
 
     def requires_grad_(self, requires_grad: bool = True) -> FrozenClip:
         """Do nothing: the weights stay frozen."""

@@ -2,7 +2,8 @@
 
 The final [CLS] state is a sum: the input of the first layer, plus the output of every head and every MLP. The final
 norm is linearised per image: its scale is applied to each term, its mean and bias are divided evenly among the terms.
-The projected terms, divided by the embedding's norm, therefore sum exactly to the unit-length embedding.
+The projected terms, divided by the embedding's norm, therefore sum exactly to the unit-length embedding. Towers that
+pool many rows are split in the same way, by `dear.backbone.pooled_terms`.
 
 Shapes: B images, L layers, H heads, D width, E joint embedding, X = 1 + L + L*H terms, G groups of heads.
 """
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from dear.backbone.layers import Layer
+from dear.backbone.pooled_terms import Summing, project, spread, summing
 from dear.backbone.precision import wide
 from dear.backbone.vision import VisionTower
 from dear.errors import ConfigError
@@ -28,10 +30,13 @@ class Contributions:
     embedding_BE: Tensor
     mlps_BLE: Tensor
     heads_BLHE: Tensor
+    pool_BE: Tensor | None = None
+    """From the MLP of attention pooling, if it is a term of its own."""
 
     def total(self) -> Tensor:
         """The embedding itself: (B, E)."""
-        return self.embedding_BE + self.mlps_BLE.sum(1) + self.heads_BLHE.sum((1, 2))
+        total = self.embedding_BE + self.mlps_BLE.sum(1) + self.heads_BLHE.sum((1, 2))
+        return total if self.pool_BE is None else total + self.pool_BE
 
     def grouped(self, groups: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
         """(B, G + 1, E): the sum of each group of heads (layer, head), then the sum of all other terms."""
@@ -41,8 +46,13 @@ class Contributions:
 
 
 @torch.no_grad()
-def contributions(vision: VisionTower, rows_BND: Tensor) -> Contributions:
-    """Run the image tower once from `rows@1` and record what each head and MLP adds to the [CLS] row."""
+def contributions(vision: VisionTower, rows_BND: Tensor, *, through: bool = True) -> Contributions:
+    """Run the image tower from `rows@1` and record what each head and MLP adds to the [CLS] row, or to pooled rows.
+
+    If the pool ends with an MLP, `through` says whether it passes the terms on or is a term of its own.
+    """
+    if vision.pool.kind != "token":
+        return _pooled_contributions(vision, rows_BND, through)
     heads: list[Tensor] = []
     mlps: list[Tensor] = []
     layers = recording(vision.layers, heads, mlps)
@@ -57,6 +67,26 @@ def contributions(vision: VisionTower, rows_BND: Tensor) -> Contributions:
     )
 
 
+def _pooled_contributions(vision: VisionTower, rows_BND: Tensor, through: bool) -> Contributions:
+    """Run the tower twice: for the weights of the pool, and for the terms."""
+    how = summing(vision.pool, vision.run(rows_BND))
+    heads: list[Tensor] = []
+    mlps: list[Tensor] = []
+    vision.run(rows_BND, layers=[_summing(layer, how, heads, mlps) for layer in vision.layers])
+    sums_BPXD = torch.cat([how.sums(rows_BND)[:, :, None], torch.stack(mlps, 2), torch.cat(heads, 2)], dim=2)
+    count = sums_BPXD.shape[2]
+    shares_X1 = sums_BPXD.new_full((count, 1), 1 / count)
+    terms_BXE = project(vision.pool, how, sums_BPXD, shares_X1, through=through)
+    terms_BXE = terms_BXE / terms_BXE.sum(1, keepdim=True).norm(dim=-1, keepdim=True)
+    depth = len(mlps)
+    return Contributions(
+        embedding_BE=terms_BXE[:, 0],
+        mlps_BLE=terms_BXE[:, 1 : 1 + depth],
+        heads_BLHE=terms_BXE[:, 1 + depth : count].unflatten(1, (depth, -1)),
+        pool_BE=terms_BXE[:, count] if terms_BXE.shape[1] > count else None,
+    )
+
+
 @torch.no_grad()
 def group_terms(vision: VisionTower, rows_BND: Tensor, groups: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
     """(B, G + 1, E): contribution of each group of heads (layer, head) to the unit embedding, then of all other parts.
@@ -64,6 +94,8 @@ def group_terms(vision: VisionTower, rows_BND: Tensor, groups: Sequence[Sequence
     Equal to `contributions(…).grouped(groups)`, but much cheaper: the heads of a group are summed before projection,
     and the last term is the difference to the embedding.
     """
+    if vision.pool.kind != "token":
+        return _pooled_contributions(vision, rows_BND, through=True).grouped(groups)
     gathered: dict[int, Tensor] = {}
     wanted = {layer for group in groups for layer, _ in group}
     layers = [
@@ -114,12 +146,27 @@ def _recording(layer: Layer, heads: list[Tensor], mlps: list[Tensor]) -> Layer:
     def out(joined_BQD: Tensor) -> Tensor:
         first_BD = joined_BQD[:, 0]
         gathered_BHE = first_BD.reshape(first_BD.shape[0], layer.heads, -1)
-        heads.append(layer.post1(_head_terms(layer, gathered_BHE)))
+        heads.append(spread(layer.post1, _head_terms(layer, gathered_BHE), 1 / layer.heads))
         return layer.out(joined_BQD)
 
     def post2(term_BQD: Tensor) -> Tensor:
         added = layer.post2(term_BQD)
         mlps.append(added[:, 0])
+        return added
+
+    return replace(layer, out=out, post2=post2)
+
+
+def _summing(layer: Layer, how: Summing, heads: list[Tensor], mlps: list[Tensor]) -> Layer:
+    """A layer that appends what its heads (B, P, H, D) and its MLP (B, P, D) add to the sum of rows to two lists."""
+
+    def out(joined_BND: Tensor) -> Tensor:
+        heads.append(how.heads(layer, joined_BND))
+        return layer.out(joined_BND)
+
+    def post2(term_BND: Tensor) -> Tensor:
+        added = layer.post2(term_BND)
+        mlps.append(how.sums(added))
         return added
 
     return replace(layer, out=out, post2=post2)
@@ -142,9 +189,18 @@ def _chosen_terms(layer: Layer, gathered_BD: Tensor, chosen_GH: Tensor) -> Tenso
     used = chosen_GH.any(1).nonzero()[:, 0]
     mask_UD = chosen_GH[used].repeat_interleave(gathered_BD.shape[1] // layer.heads, dim=1)
     terms_BUD = (gathered_BD[:, None] * mask_UD) @ wide(out.weight).T
-    terms_BUD += chosen_GH[used].sum(1)[:, None] * wide(out.bias) / layer.heads
-    sums_BGD = gathered_BD.new_zeros(gathered_BD.shape[0], chosen_GH.shape[0], gathered_BD.shape[1])
-    return sums_BGD.index_copy(1, used, wide(layer.post1(terms_BUD)))
+    shares_U1 = chosen_GH[used].sum(1)[:, None] / layer.heads
+    if out.bias is not None:
+        terms_BUD += chosen_GH[used].sum(1)[:, None] * wide(out.bias) / layer.heads
+    if isinstance(layer.post1, nn.LayerNorm):
+        whole_B1D = (gathered_BD @ wide(out.weight).T + (0 if out.bias is None else wide(out.bias)))[:, None]
+        rest = torch.cat([terms_BUD, whole_B1D - terms_BUD.sum(1, keepdim=True)], dim=1)
+        shares = torch.cat([shares_U1, 1 - shares_U1.sum(0, keepdim=True)])
+        terms_BUD = spread(layer.post1, rest, shares)[:, :-1]
+    else:
+        terms_BUD = layer.post1(terms_BUD)
+    sums_BGD = gathered_BD.new_zeros(gathered_BD.shape[0], chosen_GH.shape[0], terms_BUD.shape[2])
+    return sums_BGD.index_copy(1, used, wide(terms_BUD))
 
 
 def _head_terms(layer: Layer, gathered_BHE: Tensor) -> Tensor:
@@ -153,7 +209,7 @@ def _head_terms(layer: Layer, gathered_BHE: Tensor) -> Tensor:
     assert isinstance(out, nn.Linear)
     weight_DHE = out.weight.view(out.weight.shape[0], layer.heads, -1)
     terms_BHD = torch.einsum("bhe,dhe->bhd", gathered_BHE, weight_DHE)
-    return terms_BHD + out.bias / layer.heads
+    return terms_BHD if out.bias is None else terms_BHD + out.bias / layer.heads
 
 
 def _project(
@@ -170,5 +226,7 @@ def _project(
     share = 1 / terms_BXD.shape[1] if shares_X1 is None else shares_X1
     normed_BXD = (terms_BXD - mean_B11 * share) * scale_B11 * norm.weight + norm.bias * share
     projected_BXE = normed_BXD @ wide(vision.projection)
+    if vision.pool.bias is not None:
+        projected_BXE = projected_BXE + wide(vision.pool.bias) * share
     norm_B11: Tensor = projected_BXE.sum(1, keepdim=True).norm(dim=-1, keepdim=True)
     return projected_BXE / norm_B11

@@ -1,11 +1,13 @@
 """Load a frozen CLIP by its OpenCLIP name, from a folder or from the model hub.
 
 Besides this module, `backbone.names` imports open_clip for its lists, `backbone.safety` to check configurations,
-`backbone.foreign` to convert models of transformers and `world.clip` to build the CLIP of the synthetic world.
+`backbone.built` for its norm, `backbone.foreign` to convert models of transformers and `world.clip` to build the CLIP
+of the synthetic world.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,12 +18,12 @@ from typing import Any, Literal
 import open_clip
 import torch
 from open_clip.pretrained import get_pretrained_cfg
-from open_clip.transformer import LayerNormFp32
-from torch import Tensor, nn
+from torch import Tensor
 from torchvision import transforms
 
 from dear.backbone.augment import TrainTransform
-from dear.backbone.clip import FrozenClip, Geometry, content_hash
+from dear.backbone.built import cast, geometry_of
+from dear.backbone.clip import FrozenClip, content_hash
 from dear.backbone.download import cached, download, listing
 from dear.backbone.foreign import CONFIG, Foreign, is_foreign, read_foreign
 from dear.backbone.foreign_hub import repository_folder
@@ -29,8 +31,9 @@ from dear.backbone.hub import CONFIG_FILE, WEIGHTS, WHOLE, Wanted, causes_of, fi
 from dear.backbone.names import RANDOM, SUGGESTION, check_pretrained, repository_of, resolve_name, shipped
 from dear.backbone.origin import PAGE, Origin, origin_of
 from dear.backbone.safety import SAFE, check_config, check_format, check_readable, weights_of
-from dear.backbone.support import unsupported
-from dear.errors import BackboneError, HubError, backbone, option
+from dear.backbone.support import refused
+from dear.backbone.text_hub import HUB_POOL
+from dear.errors import BackboneError, HubError, MissingExtraError, backbone, option
 from dear.progress.stages import stage
 from dear.storage import documents
 from dear.storage.files import NotRegularError, is_file, read_regular
@@ -101,20 +104,21 @@ def read_clip(
     config = foreign.config if foreign else _read_config(source)
     if source.startswith(("local-dir:", "hf-hub:")):
         check_config(name, config)
-    if reason := unsupported(config):
-        raise BackboneError(f"{name} cannot be adapted: {reason}. Use a CLIP ViT, such as {backbone(*SUGGESTION)}.")
+    if reason := refused(config):
+        raise BackboneError(f"{name} cannot be loaded: {reason}.")
+    check_extra(name, config)
     check_pretrained(source, pretrained, config)
     own = pretrained != RANDOM and not foreign
     weights = _find_weights(source, pretrained, allow_pickled=allow_pickled) if own else None
     with stage(f"loading {Path(name).name}"):
         model = _create(source, pretrained, weights, seed, foreign)
     with _one_sentence(source, pretrained):
-        geometry = _geometry(model, config)
+        geometry = geometry_of(model, config)
     uses_hub = bool(config["text_cfg"].get("hf_tokenizer_name"))
     tokenizer = foreign.tokenizer() if foreign else _tokenizer(source, geometry.vocab_size, uses_hub=uses_hub)
     weights_sha256 = content_hash(model.state_dict())
     if precision != "fp32":
-        _cast(model, DTYPES[precision])
+        cast(model, DTYPES[precision])
     preprocess = open_clip.transform.PreprocessCfg(**model.visual.preprocess_cfg)
     text = getattr(model, "text", model)
     model.visual.output_tokens = text.output_tokens = False
@@ -129,8 +133,8 @@ def read_clip(
         preprocess_train=_train_transform(preprocess),
         preprocess_eval=open_clip.transform.image_transform_v2(preprocess, is_train=False),
         tokenizer=tokenizer,
-        text_pool=getattr(text, "text_pool_type", None) or text.pool_type,
-        text_eos_id=getattr(text, "text_eos_id", None) or text.eos_id,
+        text_pool=str(getattr(text, "text_pool_type", None) or getattr(text, "pool_type", HUB_POOL)),
+        text_eos_id=getattr(text, "text_eos_id", None) or getattr(text, "eos_id", None) or 0,
         origin=_origin(source, pretrained, foreign),
         pickled=weights is not None and weights.suffix != SAFE and not _is_listed(source, pretrained),
     )
@@ -271,6 +275,14 @@ def _origin(name: str, pretrained: str | None, foreign: Foreign | None) -> Origi
     return origin_of(wanted.repository, wanted.names[0]) if wanted else None
 
 
+def check_extra(name: str, config: dict[str, Any]) -> None:
+    """Raise `MissingExtraError` if the text tower or the tokenizer needs transformers, which is not installed."""
+    text = config["text_cfg"]
+    needed = text.get("hf_model_name") or text.get("hf_tokenizer_name")
+    if needed and importlib.util.find_spec("transformers") is None:
+        raise MissingExtraError(f'{name} reads text with transformers: pip install "dear-vlm[hf]".')
+
+
 def _create(name: str, pretrained: str | None, weights: Path | None, seed: int, foreign: Foreign | None = None) -> Any:
     """Build the model in fp32 on the CPU with weights from a file, or with random weights; nothing is downloaded."""
     folder = _folder(name)
@@ -288,36 +300,6 @@ def _create(name: str, pretrained: str | None, weights: Path | None, seed: int, 
         if weights is not None:
             open_clip.load_checkpoint(model, str(weights), weights_only=True)
         return model
-
-
-def _cast(model: Any, dtype: torch.dtype) -> None:
-    """Convert the weights to a lower precision; layer norms and the temperature stay in fp32."""
-    for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.__class__ = LayerNormFp32
-            continue
-        for name, parameter in module.named_parameters(recurse=False):
-            if name != "logit_scale":
-                parameter.data = parameter.data.to(dtype)
-
-
-def _geometry(model: Any, config: dict[str, Any]) -> Geometry:
-    visual, text = model.visual, getattr(model, "text", model)
-    return Geometry(
-        image_size=visual.image_size[0],
-        patch_size=visual.patch_size[0],
-        vision_layers=len(visual.transformer.resblocks),
-        vision_heads=visual.transformer.resblocks[0].attn.num_heads,
-        vision_width=visual.transformer.width,
-        vision_tokens=len(visual.positional_embedding),
-        text_layers=len(text.transformer.resblocks),
-        text_heads=text.transformer.resblocks[0].attn.num_heads,
-        text_width=text.transformer.width,
-        context_length=model.context_length,
-        vocab_size=model.vocab_size,
-        embed_dim=visual.output_dim,
-        quick_gelu=bool(config.get("quick_gelu", False)),
-    )
 
 
 def _tokenizer(name: str, vocab_size: int, *, uses_hub: bool) -> Callable[..., Tensor]:

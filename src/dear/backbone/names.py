@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import open_clip
 from open_clip.pretrained import get_pretrained_cfg
 
 from dear.backbone.hub import CONFIG_FILE
-from dear.backbone.support import unsupported
+from dear.backbone.support import refused
 from dear.errors import BackboneError, backbone, did_you_mean, option
 from dear.storage.files import is_file, is_folder, read_regular
 
@@ -39,11 +40,11 @@ IN_TRANSFORMERS_FORMAT = {
 
 
 def list_backbones() -> dict[str, tuple[str, ...]]:
-    """Backbones that can be adapted, with the tags of their weights: those of this package, then OpenCLIP's."""
+    """Backbones that can be loaded, with the tags of their weights: those of this package, then OpenCLIP's."""
     names: dict[str, tuple[str, ...]] = dict.fromkeys(shipped(), ())
     for name in open_clip.list_models():
         config = open_clip.get_model_config(name)
-        if unsupported(config) is None and (tags := _fitting_tags(name, config)):
+        if refused(config) is None and (tags := _fitting_tags(name, config)):
             names[name] = tuple(tags)
     return names
 
@@ -55,7 +56,7 @@ def shipped() -> dict[str, Path]:
 
 
 def tag_of_repository(repository: str) -> Tagged | None:
-    """The name and tag that load the weights of a hub repository, if they are listed and can be adapted."""
+    """The name and tag that load the weights of a hub repository, if they are listed."""
     for name, tags in list_backbones().items():
         for tag in tags:
             if repository_of(name, tag)[0].lower() == repository.lower():
@@ -91,18 +92,10 @@ def _instead_of(name: str) -> str:
     repository = name.removeprefix(HUB_PAGES).rstrip("/")
     if same := tag_of_repository(repository) or IN_TRANSFORMERS_FORMAT.get(repository.lower()):
         return f": {backbone(*same)} loads the weights of this repository."
-    if reason := _why_not(repository):
-        return f", and the repository of that name cannot be adapted: {reason}. Use {backbone(*SUGGESTION)}."
     near = did_you_mean(name.replace("/", "-"), list_backbones())
     if re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
         return f".{near} For a repository of the hub: {backbone(f'hf-hub:{repository}')}."
     return f".{near} For example: {backbone(*SUGGESTION)}."
-
-
-def _why_not(repository: str) -> str | None:
-    """The reason why the weights of a repository that OpenCLIP lists cannot be adapted."""
-    listed = (name for name, tag in open_clip.list_pretrained() if repository_of(name, tag)[0] == repository)
-    return next((unsupported(open_clip.get_model_config(name)) for name in listed), None)
 
 
 def check_pretrained(name: str, pretrained: str | None, config: Mapping[str, Any]) -> None:
@@ -124,12 +117,16 @@ def check_pretrained(name: str, pretrained: str | None, config: Mapping[str, Any
     if not tag:
         near = _near_tags(name, pretrained)
         raise BackboneError(f"{name} has no weights called {pretrained[:80]!r}, and no such file exists.{near}")
-    _check_activation(name, pretrained, config, bool(tag.get("quick_gelu")), "")
+    if _twin(name):
+        _check_activation(name, pretrained, config, bool(tag.get("quick_gelu")), "")
 
 
 def _fitting_tags(name: str, config: Mapping[str, Any]) -> list[str]:
-    """Tags of the weights that were trained with the same activation function as the model's."""
-    tags, quick_gelu = open_clip.list_pretrained_tags_by_model(name), bool(config.get("quick_gelu"))
+    """Tags of the weights that were trained with the same activation function as the model's, or have no other name."""
+    tags: list[str] = open_clip.list_pretrained_tags_by_model(name)
+    quick_gelu = bool(config.get("quick_gelu"))
+    if _twin(name) is None:
+        return tags
     return [tag for tag in tags if bool(get_pretrained_cfg(name, tag).get("quick_gelu")) == quick_gelu]
 
 
@@ -148,8 +145,9 @@ def _near_tags(name: str, typed: str) -> str:
     own = adaptable.get(name, ())
     if longer := [tag for tag in reversed(own) if tag.startswith(typed.lower())][:3]:
         return f" Did you mean {' or '.join(map(repr, longer))}?"
-    if others := [repr(model) for model, tags in adaptable.items() if typed in tags]:
-        return f" They exist for {' and '.join(others[:3])}."
+    if others := [model for model, tags in adaptable.items() if typed in tags]:
+        nearest = get_close_matches(name, others, n=3, cutoff=0)
+        return f" They exist for {' and '.join(map(repr, nearest))}."
     twin = _twin(name)
     if twin and (longer := [tag for tag in reversed(adaptable.get(twin, ())) if tag.startswith(typed.lower())]):
         return f" Did you mean {backbone(twin, longer[0])}?"

@@ -21,7 +21,9 @@ class Rows(NamedTuple):
     words: Tensor
     """(G * C, T, D): the remaining rows of each prompt."""
     end: Tensor
-    """(G * C,): index of each prompt's end row in `words`."""
+    """(G * C,): index of the row in `words` that each prompt is read at, usually its end token."""
+    seen: Tensor | None = None
+    """(G * C, T): which rows of `words` may be attended to; None: all."""
 
     @classmethod
     def of(cls, x_CTD: Tensor, end_C: Tensor) -> Rows:
@@ -34,20 +36,23 @@ class Rows(NamedTuple):
         if more <= 0:
             return self
         past = torch.cat([self.past, self.words[:1, :more]], dim=1)
-        return Rows(past, self.words[:, more:], self.end - more)
+        seen = None if self.seen is None else self.seen[:, more:]
+        return Rows(past, self.words[:, more:], self.end - more, seen)
 
     def unshare(self, keep: int) -> Rows:
         """The same rows, only the first `keep` of them shared."""
         moved = self.past[:, keep:]
         if not moved.shape[1]:
             return self
-        each = self._each(moved)
-        return Rows(self.past[:, :keep], torch.cat([each, self.words], dim=1), self.end + moved.shape[1])
+        each, count = self._each(moved), moved.shape[1]
+        words = torch.cat([each, self.words], dim=1)
+        return Rows(self.past[:, :keep], words, self.end + count, self._more_seen(0, count))
 
     def grouped(self, groups: int) -> Rows:
         """The prompts repeated for `groups` groups, whose shared rows may then differ; G = 1."""
         words = self.words[None].expand(groups, -1, -1, -1).flatten(0, 1)
-        return Rows(self.past.expand(groups, -1, -1), words, self.end.repeat(groups))
+        seen = None if self.seen is None else self.seen.repeat(groups, 1)
+        return Rows(self.past.expand(groups, -1, -1), words, self.end.repeat(groups), seen)
 
     def put(self, at: int, new: Tensor) -> Rows:
         """Overwrite the rows from position `at` on; `new` has one sequence, one per group, or one per prompt."""
@@ -66,7 +71,8 @@ class Rows(NamedTuple):
         if at < shared:
             return self.unshare(at).insert(at, new)
         end = torch.where(self.end >= at - shared, self.end + count, self.end)  # ends before `at` do not move
-        return self._replace(words=_replaced(self.words, at - shared, self._each(new), 0), end=end)
+        words = _replaced(self.words, at - shared, self._each(new), 0)
+        return self._replace(words=words, end=end, seen=self._more_seen(at - shared, count))
 
     def take(self, at: int, count: int) -> Tensor:
         """`count` rows from position `at` on: one sequence (per group) if all are shared, else one per prompt."""
@@ -78,13 +84,29 @@ class Rows(NamedTuple):
 
     def chosen(self, prompts: Tensor | slice) -> Rows:
         """A selection of the prompts; G = 1."""
-        return self._replace(words=self.words[prompts], end=self.end[prompts])
+        seen = None if self.seen is None else self.seen[prompts]
+        return self._replace(words=self.words[prompts], end=self.end[prompts], seen=seen)
+
+    @property
+    def mask(self) -> Tensor:
+        """`seen` as a tensor in any case: (G * C, 0) if it is None."""
+        return self.words.new_ones(self.words.shape[0], 0, dtype=torch.bool) if self.seen is None else self.seen
+
+    def masked(self, mask: Tensor) -> Rows:
+        """The same rows with `seen` from the `mask` of others."""
+        return self._replace(seen=mask if mask.shape[1] else None)
 
     def to(self, dtype: torch.dtype) -> Rows:
         """The same rows in another type."""
         if self.past.dtype == self.words.dtype == dtype:
             return self
         return self._replace(past=self.past.to(dtype), words=self.words.to(dtype))
+
+    def _more_seen(self, at: int, count: int) -> Tensor | None:
+        """`seen` with `count` more rows before position `at`, which may be attended to."""
+        if self.seen is None:
+            return None
+        return torch.cat([self.seen[:, :at], self.seen.new_ones(len(self.seen), count), self.seen[:, at:]], dim=1)
 
     def _fits_past(self, new: Tensor) -> bool:
         return new.shape[0] in (1, self.past.shape[0])

@@ -1,47 +1,41 @@
-"""Which OpenCLIP models are supported: those with a ViT that is read at its [CLS] token and a causal text tower."""
+"""What can be done with a CLIP, found from its modules; and the few models that cannot be used at all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from typing import Any
 
-CUSTOM_ATTENTION = ("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn", "scale_fc")
+
+class Can(StrEnum):
+    """Something that a CLIP allows besides its features."""
+
+    FEATURES = "features"
+    """Features of images and texts, by the model's own code."""
+    WORDS = "words"
+    """Learned words in prompts."""
+    TEXT_LAYERS = "text layers"
+    """The text tower's layers: deep tokens, low-rank terms, copies."""
+    IMAGE_LAYERS = "image layers"
+    """The image tower's layers: new tokens, masks, the split into heads, low-rank terms, copies."""
 
 
-def unsupported(config: Mapping[str, Any]) -> str | None:
-    """The reason why a model cannot be adapted; None if it can."""
-    vision, text = config["vision_cfg"], config["text_cfg"]
-    if "multimodal_cfg" in config:
-        return "it is a captioning model (CoCa), whose image tower has an attention pooler"
-    return _unsupported_vision(vision) or _unsupported_text(text, config.get("embed_dim"))
+NEEDED = {
+    Can.WORDS: "learned words in the text tower",
+    Can.TEXT_LAYERS: "the layers of the text tower",
+    Can.IMAGE_LAYERS: "the layers of the image tower",
+}
 
 
-def _unsupported_vision(vision: Mapping[str, Any]) -> str | None:
-    if vision.get("timm_model_name"):
-        return "its image tower is a timm model (as in SigLIP and EVA), whose heads and [CLS] token cannot be reached"
-    if isinstance(vision.get("layers", 12), list | tuple):
-        return "its image tower is a ResNet, which has no attention heads to give roles to"
-    if vision.get("attentional_pool"):
-        return "its image tower has an attention pooler instead of a [CLS] token"
-    if vision.get("pool_type", "tok") != "tok":
-        return f"its image tower pools with {vision['pool_type']!r} instead of a [CLS] token"
-    return _custom_attention(vision)
+def missing(needed: Iterable[Can], can: frozenset[Can]) -> str | None:
+    """What a CLIP lacks, in words; None if it lacks nothing."""
+    lacking = [NEEDED[one] for one in Can if one in set(needed) - can]
+    return " and ".join(lacking) or None
 
 
-def _unsupported_text(text: Mapping[str, Any], embed_dim: int | None) -> str | None:
-    if text.get("hf_model_name"):
-        return "its text tower is a Hugging Face model"
-    if text.get("no_causal_mask"):
-        return "its text tower is not causal"
-    if text.get("embed_cls"):
-        return "its text tower is read at an extra class token instead of the end token"
-    if text.get("pool_type", "argmax") not in ("argmax", "eos"):
-        return f"its text tower pools with {text['pool_type']!r} instead of the end token"
-    if text.get("proj_type") == "none" and text.get("width", 512) != embed_dim:
-        return "its text tower has no projection into the joint embedding"
-    return _custom_attention(text)
-
-
-def _custom_attention(tower: Mapping[str, Any]) -> str | None:
-    custom = tower.get("block_type") == "custom" or any(tower.get(key) for key in CUSTOM_ATTENTION)
-    return "its blocks use a custom attention" if custom else None
+def refused(config: Mapping[str, Any]) -> str | None:
+    """The reason why a model is not loaded at all; None if it is."""
+    image = str(config["vision_cfg"].get("timm_model_name") or "")
+    if image.startswith("naflex"):
+        return "the number of its image rows differs from image to image (NaFlex); use a fixed size of the same weights"
+    return None

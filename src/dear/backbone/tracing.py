@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from dear.backbone.layers import Layer
+from dear.backbone.layers import Layer, Part
 from dear.backbone.precision import wide
 
 
@@ -31,6 +31,8 @@ class Seen:
     """The rows that were computed."""
     weights_HQN: Tensor
     values_HNE: Tensor
+    joined_QD: Tensor
+    """The concatenated outputs of the heads."""
     added_QD: Tensor
     """Added by the MLP and, if present, by a term parallel to the layer."""
 
@@ -60,11 +62,12 @@ class Run:
         (q, k), v = layer.compared(q, k, wanted), layer.split(v)
         scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
         weights = (scores if mask is None else scores.masked_fill(~mask, -torch.inf)).softmax(-1)
-        y = queries + layer.post1(layer.out(layer.inner((weights @ v).transpose(1, 2).flatten(2))))
+        joined = (weights @ v).transpose(1, 2).flatten(2)
+        y = queries + layer.post1(layer.out(layer.inner(joined)))
         added = layer.post2(layer.mlp(layer.pre2(y)))
         if layer.side is not None:
             added = added + layer.side(layer.pre1(queries))
-        self.seen.append(Seen(number, layer, tuple(wanted), weights[0], v[0], added[0]))
+        self.seen.append(Seen(number, layer, tuple(wanted), weights[0], v[0], joined[0], added[0]))
         self.after_QD = (y + added)[0]
         return y + added
 
@@ -103,13 +106,13 @@ class LayerTerms:
     weights_HN: Tensor
     values_HNE: Tensor
     out_HED: Tensor
-    bias_D: Tensor
-    """Bias of the output projection, divided evenly among the heads."""
+    bias_HD: Tensor
+    """Constant of each head: its part of a norm of the joined heads, and an equal share of the output's bias."""
 
     def heads_HD(self) -> Tensor:
         """What each head adds, without `factor`."""
         gathered_HE = torch.einsum("hn,hne->he", self.weights_HN, self.values_HNE)
-        return torch.einsum("he,hed->hd", gathered_HE, self.out_HED) + self.bias_D / self.heads
+        return torch.einsum("he,hed->hd", gathered_HE, self.out_HED) + self.bias_HD
 
     @property
     def heads(self) -> int:
@@ -150,17 +153,31 @@ def _terms(seen: Seen, at: int, factor: float) -> LayerTerms:
     layer, values_HNE = seen.layer, seen.values_HNE
     width = values_HNE.shape[0] * values_HNE.shape[2]
     eye = torch.eye(width, dtype=values_HNE.dtype, device=values_HNE.device)[None]
-    bias_D = layer.post1(layer.out(eye[:, :1] * 0))[0, 0]
-    out_DD = layer.post1(layer.out(eye))[0] - bias_D  # the projection may be replaced by a method, but it is affine
+    joined_11D = seen.joined_QD[at][None, None]
+    inner = fixed(layer.inner, joined_11D)
+    post1 = fixed(layer.post1, layer.out(layer.inner(joined_11D)))
+    bias_D = post1(layer.out(eye[:, :1] * 0))[0, 0]
+    out_DD = post1(layer.out(eye))[0] - bias_D  # the projection may be replaced by a method, but it is affine
+    constant_D, heads = inner(eye[:, :1] * 0)[0, 0], values_HNE.shape[0]
+    of_heads_HD = (constant_D[:, None] * out_DD).double().view(heads, -1, out_DD.shape[1]).sum(1)
+    scales_D = (inner(torch.ones_like(eye[:, :1]))[0, 0] - constant_D).double()
     return LayerTerms(
         seen.number,
         factor,
         seen.added_QD[at].double(),
         seen.weights_HQN[:, at].double(),
         values_HNE.double(),
-        out_DD.double().view(values_HNE.shape[0], values_HNE.shape[2], -1),
-        bias_D.double(),
+        (scales_D[:, None] * out_DD.double()).view(heads, values_HNE.shape[2], -1),
+        of_heads_HD + bias_D.double() / heads,
     )
+
+
+def fixed(part: Part, x: Tensor) -> Part:
+    """A part of a layer; a norm is made affine by the mean and scale that it has for the row `x`."""
+    if not isinstance(part, nn.LayerNorm):
+        return part
+    mean, scale = x.mean(-1, keepdim=True), (x.var(-1, unbiased=False, keepdim=True) + part.eps).rsqrt()
+    return lambda y: (y - mean) * scale * part.weight + part.bias
 
 
 @dataclass(frozen=True)
@@ -181,7 +198,11 @@ class Shares:
 
 
 def shares_of(
-    rows: Sequence[RowTerms], norm: nn.LayerNorm, projection_DE: Tensor, directions_EC: Tensor
+    rows: Sequence[RowTerms],
+    norm: nn.LayerNorm,
+    projection_DE: Tensor,
+    directions_EC: Tensor,
+    bias_E: Tensor | None = None,
 ) -> tuple[Shares, Tensor]:
     """Split the dot products of a feature with directions into its terms; return the shares and the feature.
 
@@ -194,11 +215,15 @@ def shares_of(
     spreads = [(one.final_D.var(unbiased=False) + norm.eps).rsqrt() for one in rows]
     normed = [(one.final_D - one.final_D.mean()) * s * weight_D + bias_D for one, s in zip(rows, spreads, strict=True)]
     feature_E = torch.stack(normed).mean(0) @ projection_DE
+    constant_C = torch.zeros_like(directions_EC[0])
+    if bias_E is not None:
+        feature_E = feature_E + bias_E.double()
+        constant_C = bias_E.double() @ directions_EC / feature_E.norm() / len(rows)
     onto_DC = projection_DE @ directions_EC / feature_E.norm() / len(rows)
     shares = []
     for one, spread in zip(rows, spreads, strict=True):
         slope_DC = (spread * weight_D)[:, None] * onto_DC
-        even_C = (bias_D @ onto_DC - one.final_D.mean() * slope_DC.sum(0)) / one.count
+        even_C = (constant_C + bias_D @ onto_DC - one.final_D.mean() * slope_DC.sum(0)) / one.count
         shares.append(_row_shares(one, slope_DC, even_C))
     total = shares[0]
     for more in shares[1:]:
@@ -212,7 +237,7 @@ def _row_shares(row: RowTerms, slope_DC: Tensor, even_C: Tensor) -> Shares:
     for one in row.layers:
         added.append(one.factor * one.added_D @ slope_DC + even_C)
         values_HNC = one.values_HNE @ (one.out_HED @ slope_DC)
-        each_HNC = one.factor * (values_HNC + one.bias_D @ slope_DC / one.heads) + even_C
+        each_HNC = one.factor * (values_HNC + (one.bias_HD @ slope_DC)[:, None]) + even_C
         sources.append(one.weights_HN[..., None] * each_HNC)
     numbers = tuple(one.number for one in row.layers)
     return Shares(row.start_D @ slope_DC + even_C, torch.stack(added), sources, numbers)

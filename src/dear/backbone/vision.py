@@ -231,7 +231,8 @@ class VisionTower:
 
     def check(self, images: Tensor) -> None:
         """Raise `InputError` for anything but a batch of preprocessed images on the device of the weights."""
-        height, width = self._visual.image_size
+        size = self._visual.image_size
+        height, width = (size, size) if isinstance(size, int) else size
         if not isinstance(images, Tensor):
             raise InputError(
                 f"Images are a {type(images).__name__}: make each with clip.preprocess_eval and stack them."

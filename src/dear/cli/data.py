@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import typer
 
 from dear.cli.commands import add_command
@@ -53,11 +55,21 @@ def list_methods(options: ListMethods) -> None:
 
 
 def list_backbones(options: ListBackbones) -> None:
-    """List every backbone that can be adapted, with the tags of its weights for --pretrained."""
-    from dear.workflows.listings import list_backbones
+    """List every backbone: what can be done with it, its size, and the tags of its weights for --pretrained."""
+    from dear.workflows.backbones import backbone_table, describe_backbone, find_backbone, known_backbones
 
-    rows = [(name, ", ".join(tags) or "comes with this package") for name, tags in list_backbones().items()]
-    typer.echo(columns([("backbone", "weights"), *rows]))
+    if options.backbone is not None:
+        found = find_backbone(options.backbone)
+        typer.echo(json.dumps(found.as_dict(), indent=1) if options.as_json else columns(describe_backbone(found)))
+        return
+    if options.as_json:
+        typer.echo(json.dumps([one.as_dict() for one in known_backbones()], indent=1))
+        return
+    typer.echo(columns(backbone_table()))
+    typer.echo(
+        "\nAll give features and learned words. layers: the towers whose layers methods can reach. extra: what to "
+        "install, as in dear-vlm[hf].\n'dear ls backbones NAME' lists the methods that work with one."
+    )
 
 
 def list_settings(options: ListSettings) -> None:

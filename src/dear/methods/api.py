@@ -8,6 +8,7 @@ from pydantic import Field
 from dear.backbone.clip import FrozenClip
 from dear.backbone.layers import Layer
 from dear.backbone.rows import Rows
+from dear.backbone.support import Can
 from dear.config import Settings
 from dear.data.prompts import DEFAULT_TEMPLATE, ClassList, class_list
 from dear.errors import ConfigError
@@ -22,6 +23,7 @@ __all__ = [
     "DEFAULT_TEMPLATE",
     "About",
     "Batch",
+    "Can",
     "ClassList",
     "ConfigError",
     "Draw",

@@ -16,7 +16,7 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.rows import Rows
 from dear.data.families import IMAGENETS
 from dear.data.prompts import ClassList
-from dear.methods.api import About, Batch, Method, Needs, Output, Recipe, Settings, Special, cosine_output, unit
+from dear.methods.api import About, Batch, Can, Method, Needs, Output, Recipe, Settings, Special, cosine_output, unit
 from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import (
     deep_words,
@@ -97,6 +97,7 @@ class ATPrompt(Method[ATPromptConfig]):
     """Attribute words with learned words around them; on CoOp or on MaPLe."""
 
     name = "atprompt"
+    needs_of_clip = frozenset({Can.WORDS})
     recipe = Recipe(**DASSL, epochs=100)
     special = (
         Special(config={"context": 4}, data=("dtd",)),
@@ -125,14 +126,15 @@ class ATPrompt(Method[ATPromptConfig]):
 
     def __init__(self, clip: FrozenClip, config: ATPromptConfig, **others: Any) -> None:
         super().__init__(clip, config, **others)
-        count, narrow, wide = self.config.context, clip.text.width, clip.vision.width
+        count, narrow = self.config.context, clip.text.width
         self.ctx = random_rows(self.generator, count, narrow)
         self.ctx_att1, self.ctx_att2, self.ctx_att3 = (
             random_rows(self.generator, self.config.before_each, narrow, std=0.01) for _ in range(MOST)
         )
         if self.config.base == "coop":
             return
-        self.needs = Needs(image=("rows@1",))
+        clip.require({Can.IMAGE_LAYERS, Can.TEXT_LAYERS}, "atprompt on MaPLe")
+        self.needs, wide = Needs(image=("rows@1",)), clip.vision.width
         later = range(1, min(self.config.depth, clip.text.depth, clip.vision.depth))
         self.to_vision = random_linear(self.generator, narrow, wide)
         self.deep = nn.ParameterList(random_rows(self.generator, count, narrow) for _ in later)
@@ -150,12 +152,13 @@ class ATPrompt(Method[ATPromptConfig]):
 
     def classes(self, clip: FrozenClip, classes: ClassList) -> FrozenPrompts:
         """Embedded prompts, and where learned words go."""
-        count, places, words = self.config.context, [1], self.attributes(classes)
+        count, first, words = self.config.context, clip.text.first, self.attributes(classes)
+        places = [first]
         for word in words:
-            tokens = int(clip.text.tokenize([word]).end_C[0]) - 1 if self.config.whole_words else 1
+            tokens = clip.text.count(word) if self.config.whole_words else 1
             places.append(places[-1] + self.config.before_each + tokens)
-        rows = prompt_rows(clip, classes, self.template(classes), places[-1] + count - 1)
-        deep = places[-1] if self.config.whole_words else 1 + len(words) * (count + 1)
+        rows = prompt_rows(clip, classes, self.template(classes), places[-1] + count - first)
+        deep = places[-1] if self.config.whole_words else first + len(words) * (count + 1)
         return FrozenPrompts(rows, tuple(places), deep)
 
     def prompts(self, clip: FrozenClip, frozen: FrozenPrompts) -> Rows:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from typing_extensions import TypeVar
 
 from dear.backbone.clip import FrozenClip
+from dear.backbone.support import Can
 from dear.backbone.text import TokenizedPrompts
 from dear.config import Settings, one_line
 from dear.data.images import ImageList
@@ -204,6 +205,8 @@ class Method(nn.Module, Generic[ConfigT]):
     sized_by_data: ClassVar[tuple[str, ...]] = ()
     """Names of tensors whose shape depends on the training data: empty until `begin`, shaped by the file on loading."""
     needs: Needs = Needs()
+    needs_of_clip: ClassVar[frozenset[Can]] = frozenset()
+    """What a CLIP must allow besides features."""
     config: ConfigT
 
     def __init_subclass__(cls, **keywords: Any) -> None:

@@ -17,7 +17,7 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.layers import Layer
 from dear.backbone.rows import Rows
 from dear.data.prompts import DEFAULT_TEMPLATE, ClassList, class_list
-from dear.methods.api import About, Batch, Method, Needs, Output, Recipe, Settings, cosine_output, tokens_of, unit
+from dear.methods.api import About, Batch, Can, Method, Needs, Output, Recipe, Settings, cosine_output, tokens_of, unit
 from dear.methods.parts.lora import Dropout, LowRank, with_low_rank
 
 Position = Literal["all", "bottom", "mid", "up", "half-bottom", "half-up", "top3"]
@@ -66,6 +66,7 @@ class ClipLora(Method[ClipLoraConfig]):
     """Low-rank terms on the attention matrices of both towers."""
 
     name = "clip_lora"
+    needs_of_clip = frozenset({Can.IMAGE_LAYERS, Can.TEXT_LAYERS})
     recipe = Recipe(
         lr=2e-4,
         decay=1e-2,

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dear.methods.api import About, Batch, ClassList, FrozenClip, Method, Output, Recipe, Rows, unit
+from dear.methods.api import About, Batch, Can, ClassList, FrozenClip, Method, Output, Recipe, Rows, unit
 from dear.methods.parts.contexts import ContextConfig, context_start, context_template
 from dear.methods.parts.networks import MetaNet
 from dear.methods.parts.recipes import DASSL
@@ -35,13 +35,16 @@ class Prompts(NamedTuple):
     words: Tensor
     """(C, T, D), of which the rows after the start token are overwritten."""
     end: Tensor
-    """(C,): index of each prompt's end row."""
+    """(C,): index of the row that each prompt is read at."""
+    mask: Tensor
+    """`Rows.mask`."""
 
 
 class CoCoOp(Method[CoCoOpConfig]):
     """Learned words that a small network shifts for each image; each image has its own class features."""
 
     name = "cocoop"
+    needs_of_clip = frozenset({Can.WORDS})
     recipe = Recipe(**{**DASSL, "batch_size": 1}, epochs=10)
     about = About(
         citation="Zhou et al., Conditional Prompt Learning for Vision-Language Models, CVPR 2022",
@@ -61,12 +64,13 @@ class CoCoOp(Method[CoCoOpConfig]):
     def classes(self, clip: FrozenClip, classes: ClassList) -> Prompts:
         """Embedded prompts."""
         rows = prompt_rows(clip, classes, context_template(self.config), self.config.length).unshare(0)
-        return Prompts(rows.words, rows.end)
+        return Prompts(rows.words, rows.end, rows.mask)
 
     def features(self, clip: FrozenClip, feature_BE: Tensor, text: Prompts) -> Tensor:
         """Class features of unit length per image (B, C, E); the context's rows are computed once per image."""
         context_BMD = self.ctx + self.meta_net(feature_BE)[:, None]
-        rows = Rows.of(text.words.detach(), text.end).share(1 + self.config.length).grouped(feature_BE.shape[0])
+        rows = Rows.of(text.words.detach(), text.end).masked(text.mask)
+        rows = rows.share(clip.text.shared(clip.text.first + self.config.length)).grouped(feature_BE.shape[0])
         features = clip.text.features(with_words(clip, rows, context_BMD))
         return unit(features).view(feature_BE.shape[0], text.end.shape[0], -1)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.rows import Rows
-from dear.methods.api import About, Batch, ClassList, ConfigError, Draw, Method, Needs, Recipe, Special, unit
+from dear.methods.api import About, Batch, Can, ClassList, ConfigError, Draw, Method, Needs, Recipe, Special, unit
 from dear.methods.parts.contexts import ContextConfig, context_start, context_template
 from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import (
@@ -51,6 +51,7 @@ class CoOp(Method[CoOpConfig]):
     """Learned words instead of "a photo of a"; the image tower is unchanged."""
 
     name = "coop"
+    needs_of_clip = frozenset({Can.WORDS})
     recipe = Recipe(**DASSL, epochs=200)
     special: ClassVar[tuple[Special, ...]] = (
         Special(config={"words": ""}, protocols=("few-shot",)),
@@ -109,10 +110,11 @@ class CoOp(Method[CoOpConfig]):
         half = count // 2 if self.config.position == "middle" else 0
         context = list(range(length, length + count))
         orders = []
-        for end in clip.text.tokenize(list(classes.names)).end_C.tolist():
-            name = list(range(1 + count, count + end))
-            rest = list(range(count + end, length))
-            orders.append([0, *context[:half], *name, *context[half:], *rest])
+        first = clip.text.first
+        for tokens in map(clip.text.count, classes.names):
+            name = list(range(first + count, first + count + tokens))
+            rest = list(range(first + count + tokens, length))
+            orders.append([*range(first), *context[:half], *name, *context[half:], *rest])
         return torch.tensor(orders, device=clip.device)
 
     def prompts(self, clip: FrozenClip, frozen: FrozenPrompts, context: Tensor) -> Rows:
@@ -123,8 +125,8 @@ class CoOp(Method[CoOpConfig]):
         each_CMD = context.to(words_CTD.dtype).expand(words_CTD.shape[0], *context.shape[-2:])
         picked = frozen.order_CT[..., None].expand(-1, -1, words_CTD.shape[-1])
         x_CTD = torch.cat([words_CTD, each_CMD], dim=1).gather(1, picked)
-        shared = 1 if context.ndim == 3 or self.config.position == "front" else 1 + self.config.length // 2
-        return clip.text.rows(x_CTD, frozen.rows.end, shared)
+        half = 0 if context.ndim == 3 or self.config.position == "front" else self.config.length // 2
+        return clip.text.rows(x_CTD, frozen.rows.end, clip.text.first + half)
 
     def text(self, clip: FrozenClip, frozen: Any, batch: Batch | None = None) -> Any:
         """Class features of unit length (C, E)."""

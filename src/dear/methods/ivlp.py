@@ -12,7 +12,19 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dear.backbone.rows import Rows
-from dear.methods.api import About, Batch, ClassList, FrozenClip, Method, Needs, Output, Recipe, cosine_output, unit
+from dear.methods.api import (
+    About,
+    Batch,
+    Can,
+    ClassList,
+    FrozenClip,
+    Method,
+    Needs,
+    Output,
+    Recipe,
+    cosine_output,
+    unit,
+)
 from dear.methods.parts.contexts import SlotConfig, slot_start, slot_template
 from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import deep_words, prompt_rows, prompted_image, random_rows, with_words
@@ -35,6 +47,7 @@ class IVLP(Method[IVLPConfig]):
     """Learned words in the text tower and learned rows in the image tower, independent of each other."""
 
     name = "ivlp"
+    needs_of_clip = frozenset({Can.WORDS, Can.IMAGE_LAYERS, Can.TEXT_LAYERS})
     recipe = Recipe(**{**DASSL, "lr": 3.5e-3, "batch_size": 4}, epochs=5)
     about = About(
         citation="Khattak et al., MaPLe: Multi-modal Prompt Learning, CVPR 2023 (its independent baseline)",
@@ -72,7 +85,7 @@ class IVLP(Method[IVLPConfig]):
     def prompted_text(self, clip: FrozenClip, rows: Rows) -> Tensor:
         """Class features of unit length (C, E) with the learned words."""
         words = list(self.text_prompts)
-        return unit(clip.text.features(with_words(clip, rows, words[0]), edit=deep_words(words)))
+        return unit(clip.text.features(with_words(clip, rows, words[0]), edit=deep_words(words, clip.text.first)))
 
     def prompted_image(self, clip: FrozenClip, image: Mapping[str, Tensor]) -> Tensor:
         """Image features of unit length (B, E) with the learned rows."""

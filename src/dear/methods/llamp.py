@@ -22,8 +22,21 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.layers import Layer
 from dear.backbone.rows import Rows
 from dear.data.prompts import ClassList
-from dear.errors import ConfigError, setting
-from dear.methods.api import About, Batch, Method, Needs, Output, Recipe, Resource, Settings, Special, tokens_of, unit
+from dear.errors import BackboneError, ConfigError, setting
+from dear.methods.api import (
+    About,
+    Batch,
+    Can,
+    Method,
+    Needs,
+    Output,
+    Recipe,
+    Resource,
+    Settings,
+    Special,
+    tokens_of,
+    unit,
+)
 from dear.methods.parts.language import Copies, LanguageModel, Memory, load_language_model
 from dear.methods.parts.lora import Dropout, LowRank, with_low_rank
 from dear.methods.parts.published_layers import PUBLISHED_DEPTH, of_twelve
@@ -106,6 +119,7 @@ class LLaMP(Method[LLaMPConfig]):
     """Class-specific prompts from a frozen language model that reads about the classes."""
 
     name = "llamp"
+    needs_of_clip = frozenset({Can.WORDS, Can.IMAGE_LAYERS, Can.TEXT_LAYERS})
     recipe = Recipe(
         lr=2e-4,
         groups={"lora.*": 2e-5},
@@ -139,6 +153,8 @@ class LLaMP(Method[LLaMPConfig]):
         super().__init__(clip, config, **others)
         self._lm = self._language_model()
         self._check_language_model()
+        if not clip.text.causal or clip.text.first != 1:
+            raise BackboneError(f"llamp needs a causal text tower with a start token, which {clip.name} does not have.")
         width, wide = clip.text.width, clip.vision.width
         self._words_depth = min(max(config.text_depth, config.llm_depth), clip.text.depth)
         self._llm_depth = min(config.llm_depth, clip.text.depth)

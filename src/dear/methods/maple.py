@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.rows import Rows
-from dear.methods.api import About, Batch, ClassList, Method, Needs, Output, Recipe, Special, cosine_output, unit
+from dear.methods.api import About, Batch, Can, ClassList, Method, Needs, Output, Recipe, Special, cosine_output, unit
 from dear.methods.parts.contexts import SlotConfig, slot_start, slot_template
 from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import (
@@ -40,6 +40,7 @@ class MaPLe(Method[MaPLeConfig]):
     """Learned words in the first layers of the text tower, mapped into the image tower."""
 
     name = "maple"
+    needs_of_clip = frozenset({Can.WORDS, Can.IMAGE_LAYERS, Can.TEXT_LAYERS})
     recipe = Recipe(**{**DASSL, "lr": 3.5e-3, "batch_size": 4}, epochs=5)
     special = (
         Special({"epochs": 50}, protocols=("few-shot",)),
@@ -78,7 +79,8 @@ class MaPLe(Method[MaPLeConfig]):
 
     def text(self, clip: FrozenClip, frozen: Rows, batch: Batch | None = None) -> Tensor:
         """Class features of unit length (C, E)."""
-        return unit(clip.text.features(with_words(clip, frozen, self.ctx), edit=deep_words(self.text_rows())))
+        edit = deep_words(self.text_rows(), clip.text.first)
+        return unit(clip.text.features(with_words(clip, frozen, self.ctx), edit=edit))
 
     def image_rows(self) -> list[Tensor]:
         """Learned image rows (n, Dv) of each layer."""

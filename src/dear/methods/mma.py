@@ -19,7 +19,7 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.layers import Layer, Part
 from dear.backbone.rows import Rows
 from dear.data.prompts import ClassList
-from dear.methods.api import About, Batch, Method, Needs, Output, Recipe, Settings, Special, cosine_output, unit
+from dear.methods.api import About, Batch, Can, Method, Needs, Output, Recipe, Settings, Special, cosine_output, unit
 from dear.methods.base import tokens_of
 from dear.methods.parts.published_layers import PUBLISHED_DEPTH, of_twelve
 from dear.methods.parts.recipes import DASSL
@@ -53,6 +53,7 @@ class MMA(Method[MMAConfig]):
     """Adapters parallel to the last eight layers of both towers, coupled by a shared map."""
 
     name = "mma"
+    needs_of_clip = frozenset({Can.IMAGE_LAYERS, Can.TEXT_LAYERS})
     recipe = Recipe(**{**DASSL, "lr": 1.5e-3, "batch_size": 16}, epochs=5, warmup_epochs=0)
     special = (
         Special({"epochs": 1}, {"first": 9}, protocols=("cross-dataset", "domain")),

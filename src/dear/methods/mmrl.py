@@ -18,7 +18,20 @@ from torch import Tensor, nn
 from dear.backbone.clip import FrozenClip
 from dear.backbone.precision import wide
 from dear.backbone.rows import Rows
-from dear.methods.api import About, Batch, ClassList, Method, Needs, Output, Recipe, Settings, Special, tokens_of, unit
+from dear.methods.api import (
+    About,
+    Batch,
+    Can,
+    ClassList,
+    Method,
+    Needs,
+    Output,
+    Recipe,
+    Settings,
+    Special,
+    tokens_of,
+    unit,
+)
 from dear.methods.parts.class_text import AdaptedText, FrozenText
 from dear.methods.parts.published_layers import PUBLISHED_DEPTH, counted_from_end
 from dear.methods.parts.recipes import TRANSFER, by_data
@@ -66,6 +79,7 @@ class MMRL(Method[MMRLConfig]):
     """Tokens of a space shared by both towers in their later layers; a second image feature read from them."""
 
     name = "mmrl"
+    needs_of_clip = frozenset({Can.IMAGE_LAYERS, Can.TEXT_LAYERS})
     recipe = Recipe(batch_size=4, drop_last=True)
     special = (
         *by_data("reg_weight", REG_WEIGHTS),
@@ -124,13 +138,13 @@ class MMRL(Method[MMRLConfig]):
 
     def text(self, clip: FrozenClip, frozen: FrozenText, batch: Batch | None = None) -> AdaptedText:
         """Class features with tokens between the start token and the words."""
-        first, count = self.text_layers[0], self.config.tokens
+        first, count, at = self.text_layers[0], self.config.tokens, clip.text.first
 
         def edit(layer: int, rows: Rows) -> Rows:
             if layer not in self.text_layers:
                 return rows
             fresh = self.mapped(self.to_text, self.text_layers.index(layer))[None]
-            return rows.insert(1, fresh) if layer == first else rows.put(1, self.carried(fresh, rows.take(1, count)))
+            return rows.insert(at, fresh) if layer == first else rows.put(at, self.carried(fresh, rows.take(at, count)))
 
         return AdaptedText(unit(clip.text.features(frozen.rows, first, edit=edit)), frozen.plain_CE)
 

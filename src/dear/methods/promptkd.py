@@ -17,7 +17,20 @@ from torch import Tensor, nn
 from dear.backbone.clip import FrozenClip, short_name
 from dear.data.prompts import ClassList
 from dear.errors import ConfigError
-from dear.methods.api import About, Batch, Method, Needs, Output, Recipe, Resource, Settings, Special, tokens_of, unit
+from dear.methods.api import (
+    About,
+    Batch,
+    Can,
+    Method,
+    Needs,
+    Output,
+    Recipe,
+    Resource,
+    Settings,
+    Special,
+    tokens_of,
+    unit,
+)
 from dear.methods.parts.tokens import prompted_image, random_linear, random_rows
 
 TEACHER = "teacher"
@@ -87,6 +100,7 @@ class PromptKD(Method[PromptKDConfig]):
     """Image prompts and a projector that learn a teacher's predictions on unlabelled photos."""
 
     name = "promptkd"
+    needs_of_clip = frozenset({Can.IMAGE_LAYERS})
     recipe = Recipe(optimiser="sgd", lr=5e-3, batch_size=8, epochs=20, drop_last=True, crop=(0.08, 1.0))
     special = (
         Special(config={"weight": 200.0}, data=("fgvc_aircraft", "oxford_flowers", "dtd")),

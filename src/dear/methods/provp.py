@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
 from dear.data.prompts import DEFAULT_TEMPLATE
-from dear.methods.api import About, Batch, ClassList, Method, Needs, Output, Recipe, Settings, Special, unit
+from dear.methods.api import About, Batch, Can, ClassList, Method, Needs, Output, Recipe, Settings, Special, unit
 from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import frozen_features
 
@@ -56,6 +56,7 @@ class ProVP(Method[ProVPConfig]):
     """Learned image rows that are passed on from layer to layer; the text tower is unchanged."""
 
     name = "provp"
+    needs_of_clip = frozenset({Can.IMAGE_LAYERS})
     recipe = Recipe(**{**DASSL, "lr": 0.1}, decay=1e-3, epochs=100)
     special = (
         Special({"epochs": 200, "decay": 5e-4}, {"context": 50}, protocols=("few-shot",)),

@@ -24,7 +24,7 @@ from dear.backbone.head_contributions import name_groups
 from dear.data.images import ImageList
 from dear.data.prompts import ClassList
 from dear.errors import ConfigError
-from dear.methods.api import About, Batch, Draw, Method, Needs, Output, Reading, Recipe, Resource, Settings, unit
+from dear.methods.api import About, Batch, Can, Draw, Method, Needs, Output, Reading, Recipe, Resource, Settings, unit
 from dear.methods.base import tokens_of
 from dear.methods.dear.config import MaskName
 from dear.methods.dear.method import first_layer
@@ -63,6 +63,7 @@ class RoleGains(Method[RoleGainsConfig]):
     """One factor for the heads of each role and concept, from frozen contributions; fitted in a second."""
 
     name = "role_gains"
+    needs_of_clip = frozenset({Can.IMAGE_LAYERS})
     recipe = Recipe(epochs=0)
     about = About(
         citation="This project, 2026",

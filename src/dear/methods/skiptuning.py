@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dear.backbone.clip import FrozenClip
 from dear.backbone.rows import Rows
 from dear.data.prompts import DEFAULT_TEMPLATE
-from dear.methods.api import About, Batch, ClassList, Method, Needs, Output, Recipe, Settings, Special, unit
+from dear.methods.api import About, Batch, Can, ClassList, Method, Needs, Output, Recipe, Settings, Special, unit
 from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import prompt_rows
 from dear.methods.parts.trainable_copies import own_blocks, own_copy, own_tensor, with_blocks
@@ -82,6 +82,8 @@ class TrainedClasses(NamedTuple):
     end: Tensor
     past: Tensor
     """Shared rows of the prompts, repeated per class so that classes are the first dimension."""
+    mask: Tensor
+    """`Rows.mask`."""
     prototypes: Tensor
     draws: Tensor
 
@@ -118,6 +120,7 @@ class SkipTuning(Method[SkipTuningConfig]):
     """Trains copies of the last six layers of both towers, in each step on the classes relevant to its batch."""
 
     name = "skiptuning"
+    needs_of_clip = frozenset({Can.IMAGE_LAYERS, Can.TEXT_LAYERS})
     recipe = Recipe(
         **{**DASSL, "lr": 2e-5, "batch_size": 4},
         groups={"visual.*": 5e-6},
@@ -170,7 +173,7 @@ class SkipTuning(Method[SkipTuningConfig]):
                 frozen.prototypes = unit(clip.text.features(rows, self._first_text))
         draws_C = (batch if self.config.redraw else replace(batch, step=0)).draw("ranks").to(clip.device)
         past = rows.past.expand(rows.words.shape[0], -1, -1)
-        return TrainedClasses(rows.words, rows.end, past, frozen.prototypes, draws_C)
+        return TrainedClasses(rows.words, rows.end, past, rows.mask, frozen.prototypes, draws_C)
 
     def class_features(self, clip: FrozenClip, rows: Rows) -> Tensor:
         """Class features of unit length (C, E) with the trained layers."""
@@ -205,7 +208,7 @@ class SkipTuning(Method[SkipTuningConfig]):
             return Output({"logits": logits_BC}, {"cls": feature_BE}, classes=text)
         ranks_C, classes_C = self.selected(feature_BE.detach(), text, batch.required_labels)
         kept_K = classes_C.nonzero()[:, 0]
-        rows = Rows(text.past[:1].detach(), text.words[kept_K].detach(), text.end[kept_K])
+        rows = Rows(text.past[:1].detach(), text.words[kept_K].detach(), text.end[kept_K]).masked(text.mask[kept_K])
         text_KE = self.class_features(clip, rows)
         rest = {"ranks": ranks_C, "kept": kept_K, "labels": (classes_C.cumsum(0) - 1)[batch.required_labels]}
         logits_BK = clip.temperature * feature_BE @ text_KE.T

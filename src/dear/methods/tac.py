@@ -19,7 +19,7 @@ from dear.backbone.clip import FrozenClip
 from dear.data.catalog import declarations
 from dear.data.prompts import DEFAULT_TEMPLATE, ClassList
 from dear.errors import ConfigError
-from dear.methods.api import About, Batch, Draw, Method, Needs, Output, Recipe, Settings, Special, tokens_of, unit
+from dear.methods.api import About, Batch, Can, Draw, Method, Needs, Output, Recipe, Settings, Special, tokens_of, unit
 from dear.methods.parts.tokens import WORDS, deep_words, prompted_image, random_linear, random_rows
 
 MOST_WORDS = 20
@@ -78,6 +78,7 @@ class TAC(Method[TACConfig]):
     """Learned rows in both towers, and tokens that represent clusters of the trained classes."""
 
     name = "tac"
+    needs_of_clip = frozenset({Can.WORDS, Can.IMAGE_LAYERS, Can.TEXT_LAYERS})
     recipe = Recipe(
         optimiser="sgd", lr=2.5e-3, batch_size=8, epochs=20, drop_last=True, crop=(0.4, 1.0), average="equal"
     )
@@ -115,6 +116,8 @@ class TAC(Method[TACConfig]):
         self.cluster_to_text = random_linear(self.generator, embed, narrow)
         self.cluster_to_vision = random_linear(self.generator, embed, wide)
         self.register_buffer("centres", torch.zeros(config.clusters, embed))
+        first = clip.vision.prefix if clip.vision.pool.kind == "token" else clip.vision.rows
+        self._patches = slice(first, clip.vision.rows)
         self.register_buffer("mask", self._mask(clip.vision.rows), persistent=False)
 
     def _start(self, clip: FrozenClip, generator: torch.Generator) -> nn.Parameter:
@@ -122,15 +125,15 @@ class TAC(Method[TACConfig]):
         count = self.config.text_context
         if count > MOST_WORDS:
             return random_rows(generator, count, clip.text.width)
-        ids = F.pad(clip.text.tokenize([WORDS]).ids_CT[:, 1:], (0, count))[:, :count]
+        ids = F.pad(clip.text.tokenize([WORDS]).ids_CT[:, clip.text.first :], (0, count))[:, :count]
         return nn.Parameter(clip.text.embed(ids)[0].detach().float().clone())
 
     def _mask(self, originals: int) -> Tensor:
-        """(1, 1, L, L): patches do not attend to cluster tokens."""
+        """(1, 1, L, L): patches do not attend to cluster tokens, unless the image feature is read from them."""
         clusters = self.config.clusters
         length = originals + clusters + self.config.vision_context
         mask = torch.ones(1, 1, length, length, dtype=torch.bool)
-        mask[..., 1:originals, originals : originals + clusters] = False
+        mask[..., self._patches, originals : originals + clusters] = False
         return mask
 
     def begin(self, clip: FrozenClip, draw: Draw) -> None:
@@ -146,13 +149,13 @@ class TAC(Method[TACConfig]):
         published = classes.dataset in declarations()
         tokens = tokens_of(clip, classes, DEFAULT_TEMPLATE if published else None)
         longest = int(tokens.end_C.max()) + 1
-        room = clip.text.positions.shape[0] - longest - self.config.clusters
+        room = clip.text.context - longest - self.config.clusters
         if room < self.config.text_context:
             raise ConfigError(
                 f"{self.config.text_context} learned rows and {self.config.clusters} clusters do not fit next to "
                 f"prompts of {longest} tokens: use at most {max(room, 0)} rows (text_context)."
             )
-        words_CTD = clip.text.embed(tokens.ids_CT[:, :longest])
+        words_CTD = clip.text.embed(tokens.ids_CT[:, :longest] if clip.text.causal else tokens.ids_CT)
         return FrozenText(words_CTD, tokens.end_C, tokens.shared, Target(clip, classes))
 
     def text(self, clip: FrozenClip, frozen: FrozenText, batch: Batch | None = None) -> dict[str, Tensor]:
@@ -161,9 +164,10 @@ class TAC(Method[TACConfig]):
         layers = [torch.cat([clusters, rows]) for rows in self.text_prompts]
         x_CTD, count = frozen.words_CTD, layers[0].shape[0]
         first = layers[0].to(x_CTD.dtype).expand(x_CTD.shape[0], -1, -1)
-        x_CTD = torch.cat([x_CTD[:, :1], first, x_CTD[:, 1:]], dim=1)
+        at = clip.text.first
+        x_CTD = torch.cat([x_CTD[:, :at], first, x_CTD[:, at:]], dim=1)[:, : clip.text.context]
         rows = clip.text.rows(x_CTD, frozen.end_C + count, frozen.shared + count)
-        features = {"classes": unit(clip.text.features(rows, edit=deep_words(layers)))}
+        features = {"classes": unit(clip.text.features(rows, edit=deep_words(layers, at)))}
         return features if batch is None else {**features, "target": frozen.target.features_CE}
 
     def forward(

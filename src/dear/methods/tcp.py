@@ -14,7 +14,20 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from dear.data.families import IMAGENETS
-from dear.methods.api import About, Batch, ClassList, FrozenClip, Method, Output, Recipe, Rows, Settings, Special, unit
+from dear.methods.api import (
+    About,
+    Batch,
+    Can,
+    ClassList,
+    FrozenClip,
+    Method,
+    Output,
+    Recipe,
+    Rows,
+    Settings,
+    Special,
+    unit,
+)
 from dear.methods.parts.class_text import AdaptedText
 from dear.methods.parts.contexts import slot_start
 from dear.methods.parts.networks import MetaNet
@@ -86,6 +99,7 @@ class TCP(Method[TCPConfig]):
     """Learned words, replaced in a middle text layer by words computed from the class's frozen feature."""
 
     name = "tcp"
+    needs_of_clip = frozenset({Can.WORDS, Can.TEXT_LAYERS})
     recipe = Recipe(**{**DASSL, "optimiser": "adam"}, eps=1e-3, epochs=50)
     special = (Special({"epochs": 25}, data=("imagenet", "sun397")),)
     about = About(
@@ -120,7 +134,7 @@ class TCP(Method[TCPConfig]):
         words_CND = self.class_words(frozen_CE)
 
         def edit(layer: int, rows: Rows) -> Rows:
-            return rows.put(1, words_CND) if layer == self._layer else rows
+            return rows.put(clip.text.first, words_CND) if layer == self._layer else rows
 
         features = clip.text.features(with_words(clip, rows, self.ctx), edit=edit)
         return AdaptedText(unit(features), frozen_CE)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dear.methods.api import About, Batch, FrozenClip, Needs, Output, Recipe, unit
+from dear.methods.api import About, Batch, Can, FrozenClip, Needs, Output, Recipe, unit
 from dear.methods.coop import CoOp, CoOpConfig, FrozenPrompts
 from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import random_linear
@@ -128,6 +128,7 @@ class TextRefiner(CoOp):
     """CoOp whose class features are refined by a memory of local image features."""
 
     name = "textrefiner"
+    needs_of_clip = frozenset({Can.WORDS, Can.IMAGE_LAYERS})
     Config = TextRefinerConfig
     recipe = Recipe(**DASSL, epochs=10)
     special = ()

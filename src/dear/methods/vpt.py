@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dear.backbone.clip import FrozenClip
 from dear.data.catalog import declarations
 from dear.data.prompts import DEFAULT_TEMPLATE, ClassList
-from dear.methods.api import About, Batch, Method, Needs, Output, Recipe, Settings, Special, cosine_output, unit
+from dear.methods.api import About, Batch, Can, Method, Needs, Output, Recipe, Settings, Special, cosine_output, unit
 from dear.methods.parts.recipes import DASSL
 from dear.methods.parts.tokens import frozen_features, prompted_image, random_rows
 
@@ -32,6 +32,7 @@ class VPT(Method[VPTConfig]):
     """Learned rows in every layer of the image tower; the text tower is unchanged."""
 
     name = "vpt"
+    needs_of_clip = frozenset({Can.IMAGE_LAYERS})
     recipe = Recipe(**{**DASSL, "lr": 2.5e-3, "batch_size": 4}, epochs=5)
     special = (Special({"epochs": 2}, protocols=("cross-dataset", "domain")),)
     about = About(

@@ -66,7 +66,7 @@ class BackboneEntry(Record):
     precision: str
     seed: int | None
     weights_sha256: str
-    geometry: dict[str, int | bool]
+    geometry: dict[str, int | bool | str]
     origin: OriginEntry | None = None
     """Where the weights come from; not written if it is not the hub."""
     pickled: bool = False

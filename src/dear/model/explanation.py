@@ -17,6 +17,9 @@ from PIL import Image
 from torch import Tensor
 
 from dear.backbone.clip import FrozenClip
+from dear.backbone.pooled_shares import of_image, of_new_rows
+from dear.backbone.pooled_shares import shares as pooled_shares
+from dear.backbone.support import Can
 from dear.backbone.tracing import Run, Shares, history, shares_of, take_apart, watching
 from dear.config import whole_number
 from dear.methods.base import Output, Reading
@@ -76,6 +79,8 @@ class Explanation:
     """Heads by concept or role."""
     attributes: tuple[str, ...]
     """The core attributes of the role map, including those without heads; () without a map."""
+    prefix: int = 1
+    """Number of rows before the patches: [CLS] and registers."""
 
     @property
     def without_heads(self) -> tuple[str, ...]:
@@ -113,13 +118,14 @@ class Explanation:
     def heat(self, group: str | None = None) -> Tensor:
         """(classes, rows, columns): contribution of each patch to each class, through the heads of a group or all."""
         rows, columns = self.grid
-        patches_NC = self._sources(group)[1 : 1 + rows * columns]
+        patches_NC = self._sources(group)[self.prefix : self.prefix + rows * columns]
         return self.against_average(patches_NC).T.reshape(-1, rows, columns)
 
     def elsewhere(self, group: str | None = None) -> dict[str, Tensor]:
         """(classes,): contributions of the same heads from [CLS], and from rows that the method inserted."""
         sources_NC, patches = self._sources(group), self.grid[0] * self.grid[1]
-        taken = {"[CLS]": sources_NC[0], "inserted rows": sources_NC[1 + patches :].sum(0)}
+        before, after = sources_NC[: self.prefix], sources_NC[self.prefix + patches :]
+        taken = {"[CLS]": before.sum(0), "inserted rows": after.sum(0)}
         return {name: self.against_average(one) for name, one in taken.items() if bool(one.any())}
 
     def _sources(self, group: str | None) -> Tensor:
@@ -127,7 +133,7 @@ class Explanation:
         parts = [one for one in self.parts if group is None or self.group_of(one) == group]
         sources = [one.sources_NC for one in parts if one.sources_NC is not None]
         patches = self.grid[0] * self.grid[1]
-        most = max([1 + patches, *(one.shape[0] for one in sources)])
+        most = max([self.prefix + patches, *(one.shape[0] for one in sources)])
         total_NC = torch.zeros(most, len(self.classes) + 1, dtype=torch.float64)
         for one in sources:
             total_NC[: one.shape[0]] += one
@@ -185,6 +191,7 @@ def explain_image(
     chosen = model.check_readout(readout)
     whole_number("top_k", top_k, least=1)
     clip, names = model.clip, model.required_classes().names
+    clip.require({Can.IMAGE_LAYERS}, "An explanation")
     images = image[None].to(clip.device)
     with watching() as runs:
         out: Output = model(images)
@@ -211,7 +218,8 @@ def explain_image(
         probabilities=tuple(logits_C.softmax(0)[top].tolist()),
         average=float(wanted_C[-1]),
         parts=tuple(parts),
-        grid=_grid(clip),
+        grid=clip.vision.grid,
+        prefix=clip.vision.prefix,
         groups=groups_of(roles) if roles else {},
         attributes=tuple(roles.attributes) if roles else (),
     )
@@ -234,11 +242,6 @@ def _class_features(model: Model, out: Output) -> tuple[Tensor, bool]:
     return model.plain().class_features(), False
 
 
-def _grid(clip: FrozenClip) -> tuple[int, int]:
-    side = clip.geometry.image_size // clip.geometry.patch_size
-    return side, (clip.vision.rows - 1) // side
-
-
 def _parts(
     model: Model, out: Output, runs: Sequence[Run], readout: str, directions_EC: Tensor
 ) -> tuple[list[Part], bool]:
@@ -251,7 +254,7 @@ def _parts(
     chains = history(runs, model.clip.vision.depth)
     best: tuple[float, int, list[Part]] | None = None
     for number, chain in enumerate(chains):
-        if all(row in chain[-1].seen[-1].rows for one in readings for row in one.rows):
+        if all(row in chain[-1].seen[-1].rows for one in readings for row in _rows(model.clip, one)):
             apart = [_read(model.clip, chain, one, directions_EC) for one in readings]
             error = max(_distance(out, one.name, feature) for one, (_, feature) in zip(readings, apart, strict=True))
             if error <= SAME and (best is None or error < best[0]):
@@ -265,10 +268,23 @@ def _parts(
     return best[2], best[1] == 0
 
 
+def _rows(clip: FrozenClip, reading: Reading) -> tuple[int, ...]:
+    """The rows of a reading; an image feature that is pooled reads all original ones."""
+    return tuple(clip.vision.pooled) if reading.rows == (0,) else reading.rows
+
+
 def _read(clip: FrozenClip, chain: Sequence[Run], reading: Reading, directions_EC: Tensor) -> tuple[Shares, Tensor]:
-    rows = [take_apart(chain, row, reading.carry) for row in reading.rows]
+    pool, rows, onto_EC = clip.vision.pool, _rows(clip, reading), directions_EC * reading.weight
     projection = clip.vision.projection if reading.projection is None else reading.projection
-    return shares_of(rows, clip.vision.final_norm, projection, directions_EC * reading.weight)
+    pooled = rows != reading.rows
+    if not pooled and pool.kind != "map":
+        terms = [take_apart(chain, row, reading.carry) for row in rows]
+        return shares_of(terms, clip.vision.final_norm, projection, onto_EC, pool.bias)
+    after_QD, places = chain[-1].after_QD, chain[-1].seen[-1].rows
+    assert after_QD is not None
+    rows_QD = after_QD[[places.index(row) for row in rows]]
+    linear = of_image(pool, rows_QD, onto_EC) if pooled else of_new_rows(pool, rows_QD, projection, onto_EC)
+    return pooled_shares(chain, rows, linear, onto_EC, reading.carry), linear.feature_E
 
 
 def _distance(out: Output, name: str, feature_E: Tensor) -> float:

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dear.backbone.clip import FrozenClip
+from dear.backbone.clip import FrozenClip, short_name
 from dear.backbone.load import load_clip
+from dear.backbone.support import missing
 from dear.config import named_now
 from dear.data.prompts import DEFAULT_TEMPLATE, class_list
 from dear.errors import (
@@ -27,7 +28,7 @@ from dear.errors import (
 )
 from dear.methods.base import Method
 from dear.methods.dear.config import DearConfig
-from dear.methods.registry import get_method
+from dear.methods.registry import get_method, list_methods
 from dear.methods.resource import resource_fields
 from dear.methods.zero_shot import ZeroShot
 from dear.model.artefact import TENSORS, BackboneEntry, Manifest, identity, read_adapter, read_manifest
@@ -52,6 +53,7 @@ def make_method(
     if not isinstance(clip, FrozenClip):
         raise BackboneError(f"A method adapts a backbone from dear.load_clip(…), but got a {type(clip).__name__}.")
     cls = get_method(name)
+    check_can(cls, clip)
     config = cls.Config(**(settings or {}))
     made = {one: (companions or {}).get(one) for one in cls.needs.companions}
     for one in (one for one, model in made.items() if model is None):
@@ -60,6 +62,16 @@ def make_method(
             config = config.model_copy(update={one: str(Path(reference).resolve())})
         made[one] = companion(one, getattr(config, one), clip)
     return cls(clip, config, seed=seed, files=files, companions=made)
+
+
+def check_can(method: type[Method], clip: FrozenClip) -> None:
+    """Raise `BackboneError` if a method needs something that cannot be done with a CLIP, and list those that work."""
+    if lacking := missing(method.needs_of_clip, clip.can):
+        working = [name for name in list_methods() if not missing(get_method(name).needs_of_clip, clip.can)]
+        raise BackboneError(
+            f"{method.name} needs {lacking}, {clip.why_not(lacking)}. With {short_name(clip.name)} you can use: "
+            f"{', '.join(working)}."
+        )
 
 
 def companion(role: str, reference: str | None, clip: FrozenClip) -> Model:
@@ -251,7 +263,8 @@ def _backbone(
         raise ConfigError(f"clip must come from dear.load_clip(…), but is a {type(clip).__name__}.")
     if clip.weights_sha256 != saved.weights_sha256:
         raise BackboneMismatchError(f"{needed}, but this backbone ({clip.name}) has {clip.weights_sha256[:12]}….")
-    differing = [key for key, value in clip.geometry.as_dict().items() if saved.geometry.get(key) != value]
+    sizes = clip.geometry.as_dict()
+    differing = [key for key in {**sizes, **saved.geometry} if saved.geometry.get(key) != sizes.get(key)]
     if differing:
         raise BackboneMismatchError(f"{needed}, but this backbone ({clip.name}) has another {', '.join(differing)}.")
     return clip

@@ -134,7 +134,12 @@ class ListMethods(Options, title="Options"):
 
 
 class ListBackbones(Options, title="Options"):
-    """Options of `dear ls backbones`: none."""
+    """Options of `dear ls backbones`."""
+
+    backbone: Annotated[Name | None, Argument, Shown("BACKBONE", "a backbone's name")] = None
+    """Name of a backbone, for everything about it."""
+    as_json: bool = Field(default=False, alias="json")
+    """Print JSON."""
 
 
 class ListSettings(Options, title="Options"):

@@ -17,6 +17,7 @@ from torch import Tensor
 from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import check_heads
 from dear.backbone.load import load_clip
+from dear.backbone.support import Can
 from dear.errors import ConfigError, DearError, did_you_mean, option
 from dear.methods.base import Output
 from dear.model.load import load
@@ -72,6 +73,7 @@ def head_encoder(
         roles: its role map; by default the one shipped for its weights.
         kinds: concepts and roles of the map, and single heads such as "head:11.4"; by default the core attributes.
     """
+    clip.require({Can.IMAGE_LAYERS}, "Search by attribute")
     found = fitting_roles(clip, roles)
     groups = groups_of(found)
     core = [head.concept for head in found.heads if head.role is Role.CORE]

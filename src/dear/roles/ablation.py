@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dear.backbone.clip import FrozenClip
+from dear.backbone.support import Can
 from dear.data.images import ImageBatch
 from dear.errors import RoleMapError, RolesError
 from dear.roles.capture import contributions
@@ -159,6 +160,7 @@ class Ablation:
 
 def check_fits(clip: FrozenClip, roles: RoleMap) -> None:
     """Raise `RoleMapError` for a map of other heads or weights, for which an ablation proves nothing."""
+    clip.require({Can.IMAGE_LAYERS}, "Removing heads")
     sizes = clip.geometry
     problems = roles.misfits(
         first_layer=min(head.layer for head in roles.heads),

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from pydantic import Field
 
 from dear.backbone.clip import FrozenClip
+from dear.backbone.support import Can
 from dear.config import Settings
 from dear.errors import ConfigError, RolesError
 from dear.roles.concepts import (
@@ -134,6 +135,7 @@ def discover(
 
 def first_examined_layer(clip: FrozenClip, first_layer: int | None) -> int:
     """The first layer to examine: `first_layer`, or by default the first of the last four."""
+    clip.require({Can.IMAGE_LAYERS}, "Finding the roles of heads")
     layers = clip.geometry.vision_layers
     if first_layer is not None and first_layer > layers:
         raise ConfigError(f"The first layer is {first_layer}, but {clip.name} has image layers 1 to {layers}.")

@@ -1,4 +1,4 @@
-"""List methods, their settings, and backbones."""
+"""List methods and their settings."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 
 from pydantic.fields import FieldInfo
 
-from dear.backbone.names import list_backbones
 from dear.methods.about import About
 from dear.methods.base import Method
 from dear.methods.recipe import Recipe
 from dear.methods.registry import get_method, list_methods
 
 UNKNOWN = "-"
-__all__ = ["MethodEntry", "SettingEntry", "describe_method", "list_backbones", "list_settings", "method_table"]
+__all__ = ["MethodEntry", "SettingEntry", "describe_method", "list_settings", "method_table"]
 
 
 class MethodEntry(NamedTuple):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from open_clip.model import CLIPVisionCfg, _build_vision_tower
 
+from dear.backbone.head_contributions import contributions, group_terms
 from dear.backbone.image_towers import TimmImage
 from dear.backbone.layers import same
 from dear.backbone.vision import VisionTower
@@ -214,6 +215,23 @@ def test_attention_to_patches_is_a_share(vision, images):
     assert float(found.sum(-1).max()) <= 1 + 1e-5
     assert local.shape == (3, 1 + patches, vision.embed_dim)
     assert error(local[:, 0], vision.stock(images)) <= CLOSE
+
+
+GROUPS = [[(4, 0), (5, 3), (1, 2)], [(5, 0)]]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("through", [True, False])
+def test_terms_of_heads_sum_to_the_feature(vision, images, through):
+    stock = torch.nn.functional.normalize(vision.stock(images), dim=-1)
+    found = contributions(vision, start(vision, images), through=through)
+    assert error(found.total(), stock) <= CLOSE
+    assert found.heads_BLHE.shape == (3, 5, 4, vision.embed_dim)
+    assert (found.pool_BE is not None) == (vision.pool.kind == "map" and not through)
+    assert error(found.total() - found.heads_BLHE[:, 2, 1], stock) > 1e-3  # a head that is left out
+    if through:
+        terms = group_terms(vision, start(vision, images), GROUPS)
+        assert error(terms, found.grouped(GROUPS)) <= 2 * CLOSE
 
 
 def test_other_towers_have_no_layers():

@@ -1,5 +1,8 @@
 """Manners of the command line: help, names that have changed, and what is refused before any weight is read."""
 
+import json
+import re
+
 import pytest
 
 import dear
@@ -95,7 +98,17 @@ def test_lists(dear_):
     out = dear_("ls", "backbones")[1]
     assert [line.split()[0] for line in out.splitlines()[:2]] == ["backbone", "world"]
     assert any(line.startswith("ViT-B-16-quickgelu ") and "openai" in line for line in out.splitlines())
-    assert "SigLIP" not in out
+    lines = {line.split()[0]: line for line in out.splitlines() if line}
+    assert lines["ViT-B-16-SigLIP2-256"].split()[1:] == ["256", "375", "M", "image,", "text", "hf", "webli"]
+    assert lines["RN50-quickgelu"].split()[4] == "text"
+    out = dear_("ls", "backbones", "rn50-quickgelu")[1]
+    assert "features, words, text layers" in out
+    assert re.search(r"methods .*coop.*tip_adapter", out)
+    assert "maple" not in out
+    (whole, one) = (json.loads(dear_("ls", "backbones", *more, "--json")[1]) for more in ([], ["roberta-ViT-B-32"]))
+    assert one in whole
+    assert one["can"] == ["features", "words", "image layers"]
+    assert one["extra"] == "hf"
     out = dear_("ls", "settings", "dear")[1]
     assert "beta                  0.9      Knowledge anchoring" in out
     assert dear_("ls", "settings", "zero_shot")[1] == "zero_shot has no settings.\n"

@@ -127,10 +127,12 @@ def test_the_shared_recipe_is_untouched():
 class Sizes:
     """What a method asks of ViT-B/16 when it is made."""
 
-    vision = SimpleNamespace(width=768, depth=12, projection=torch.zeros(768, 512), rows=197)
+    pool = SimpleNamespace(kind="token")
+    vision = SimpleNamespace(width=768, depth=12, projection=torch.zeros(768, 512), rows=197, prefix=1, pool=pool)
     text = SimpleNamespace(
         width=512,
         depth=12,
+        first=1,
         positions=torch.zeros(77, 512),
         tokenize=lambda prompts: SimpleNamespace(ids_CT=torch.zeros(1, 77, dtype=torch.int64)),
         embed=lambda ids: torch.zeros(*ids.shape, 512),

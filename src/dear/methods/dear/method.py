@@ -16,7 +16,20 @@ from torch import Tensor, nn
 from dear.backbone.precision import wide
 from dear.data.images import ImageList
 from dear.errors import ConfigError
-from dear.methods.api import About, Batch, ClassList, FrozenClip, Method, Needs, Output, Reading, Rows, tokens_of, unit
+from dear.methods.api import (
+    About,
+    Batch,
+    Can,
+    ClassList,
+    FrozenClip,
+    Method,
+    Needs,
+    Output,
+    Reading,
+    Rows,
+    tokens_of,
+    unit,
+)
 from dear.methods.dear.config import DearConfig
 from dear.methods.dear.fusion import fuse, initial_scalars
 from dear.methods.dear.masks import layer_mask, token_kinds
@@ -30,6 +43,7 @@ class DearMethod(Method[DearConfig]):
     """CLIP adapted by decomposing the roles of its attention heads."""
 
     name = "dear"
+    needs_of_clip = frozenset({Can.IMAGE_LAYERS, Can.TEXT_LAYERS})
     readouts: ClassVar[Mapping[str, str]] = {"default": "fusion", "transfer": "decoupled"}
     about = About(
         citation="Ma et al., DeAR: Fine-Grained VLM Adaptation by Decomposing Attention Head Roles, CVPR 2026",
@@ -117,12 +131,12 @@ class DearMethod(Method[DearConfig]):
     def text(self, clip: FrozenClip, frozen: FrozenText, batch: Batch | None = None) -> AdaptedText:
         """Class features with tokens between the start token and the words (Eq. 5, 6)."""
         raw_1PD = self.text_tokens[None]
-        count = self.text_tokens.shape[0]
+        count, at = self.text_tokens.shape[0], clip.text.first
 
         def edit(layer: int, rows: Rows) -> Rows:
             if layer == self.text_first:
-                return rows.insert(1, raw_1PD)
-            return rows.put(1, self._carry(raw_1PD, rows.take(1, count)))
+                return rows.insert(at, raw_1PD)
+            return rows.put(at, self._carry(raw_1PD, rows.take(at, count)))
 
         adapted_CE = unit(clip.text.features(frozen.rows, self.text_first, edit=edit))
         return AdaptedText(adapted_CE, frozen.plain_CE)

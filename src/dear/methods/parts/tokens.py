@@ -41,7 +41,8 @@ def random_linear(generator: torch.Generator, inputs: int, outputs: int, *, bias
 @torch.no_grad()
 def word_rows(clip: FrozenClip, words: str, count: int) -> Tensor:
     """Embeddings of the first `count` tokens of some words (M, D), in fp32."""
-    ids = clip.text.tokenize([words]).ids_CT[:, 1 : 1 + count]
+    first = clip.text.first
+    ids = clip.text.tokenize([words]).ids_CT[:, first : first + count]
     return clip.text.embed(ids)[0].float()
 
 
@@ -52,15 +53,17 @@ def placeholders(count: int) -> str:
 
 def prompt_tokens(clip: FrozenClip, classes: ClassList, template: str) -> TokenizedPrompts:
     """Token ids of prompts with placeholders for learned words; the error for too many says how many fit."""
+    if clip.text.place != PLACE:
+        template = " ".join(clip.text.place if word == PLACE else word for word in template.split(" "))
     try:
         return tokens_of(clip, classes, template)
     except ClassListError:
-        learned = template.split().count(PLACE)
+        learned = template.split().count(clip.text.place)
         fitting = learned - clip.text.excess((classes.whole or classes).prompts(template))
         if not 0 < fitting < learned:
             raise
         raise ConfigError(
-            f"{learned} learned words and the class names do not fit the text tower's {clip.text.positions.shape[0]} "
+            f"{learned} learned words and the class names do not fit the text tower's {clip.text.context} "
             f"tokens: use at most {fitting}."
         ) from None
 
@@ -68,10 +71,10 @@ def prompt_tokens(clip: FrozenClip, classes: ClassList, template: str) -> Tokeni
 def prompt_rows(clip: FrozenClip, classes: ClassList, template: str, slots: int) -> Rows:
     """Rows of prompts before layer 1; the first `slots` after the start token will be overwritten."""
     tokens = prompt_tokens(clip, classes, template)
-    before = clip.text.tokenize([template.split("{}")[0]]).end_C
-    if int(before[0]) - 1 < slots:
+    before = clip.text.count(template.split("{}")[0])
+    if before < slots:
         raise ConfigError(
-            f"{slots} learned words do not fit before the class name in {template!r}: use at most {int(before[0]) - 1}."
+            f"{slots} learned words do not fit before the class name in {template!r}: use at most {before}."
         )
     return clip.text.rows(clip.text.embed(tokens.ids_CT), tokens.end_C, tokens.shared)
 
@@ -81,16 +84,17 @@ def frozen_features(clip: FrozenClip, classes: ClassList, template: str) -> Tens
     return unit(clip.text.features(prompt_rows(clip, classes, template, 0)))
 
 
-def with_words(clip: FrozenClip, rows: Rows, words: Tensor, at: int = 1) -> Rows:
+def with_words(clip: FrozenClip, rows: Rows, words: Tensor, at: int | None = None) -> Rows:
     """Insert learned words (M, D), or one set per group or prompt, from row `at` on, with positional embeddings.
 
-    By default they follow the start token.
+    By default they come first, after the start token if there is one.
     """
+    at = clip.text.first if at is None else at
     positions = clip.text.positions[at : at + words.shape[-2]]
     return rows.put(at, (words + positions).reshape(-1, *words.shape[-2:]))
 
 
-def deep_words(layers: Sequence[Tensor], at: int = 1) -> Callable[[int, Rows], Rows]:
+def deep_words(layers: Sequence[Tensor], at: int) -> Callable[[int, Rows], Rows]:
     """An edit for the text tower: before layer i + 1 the rows from `at` on become `layers[i]`, from layer 2 on."""
 
     def edit(layer: int, rows: Rows) -> Rows:
