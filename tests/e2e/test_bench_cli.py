@@ -107,7 +107,7 @@ def test_a_changed_recipe_is_listed_and_survives_a_resume(dear_, place, tmp_path
     assert code == 0, stderr
     page = (out / "compare.md").read_text().replace("\\", "")
     common = "but all with batch size 4 instead of 32, changed further where marked [a] and [b]; seed 1"
-    assert f"each method by its own recipe (own), {common}" in page
+    assert f", 1 shot; each method by its own recipe (own), {common}" in page
     assert "trained with learning rate 1e-3 instead of 2e-4; 1 update instead of 500." in page
     assert "trained with learning rate 1e-3 instead of 2e-3; 1 epoch instead of 200." in page
     assert "- clip_lora: trained with learning rate 1e-3 instead of 2e-4;" in (out / "table.md").read_text()

@@ -100,7 +100,7 @@ def _title(comparison: Comparison) -> str:
 def _subtitle(comparison: Comparison) -> str:
     section = comparison.section
     clip = " ".join(filter(None, (section.backbone.name.rpartition("/")[2], section.backbone.pretrained)))
-    shots = f", {section.shots} shots" if section.shots else ""
+    shots = f", {many(section.shots, 'shot')}" if section.shots else ""
     images = ", tested on validation images" if section.tested_on == "validation" else ""
     sets = ", ".join(comparison.summary.averaged)
     how = (
