@@ -346,6 +346,7 @@ BAD = {
     "one class": (["train", "ONE", "--out", "OUT"], "has only one class folder, ant"),
     "empty class": (["train", "HOLLOW", "--out", "OUT"], "bee has no images: add some, or remove the folder."),
     "no run": (["eval", "EMPTY"], "does not record its data set"),
+    "no folder": (["eval", "runs/none"], "runs/none does not exist: give the folder of a run or adapter"),
     "no adapter": (["eval", "EMPTY", "PHOTOS"], "is not an adapter"),
     "predict from nothing": (["predict", "EMPTY", "IMAGE"], "is not an adapter"),
     "no class list": (["predict", "MADE", "IMAGE", "--names", "none.txt"], "There is no file none.txt"),

@@ -116,6 +116,8 @@ def data_of_run(
     template: str | None = None,
 ) -> TestData:
     """Open the data set to test a run on, by default its own, with the items that the run was trained on."""
+    if not run.exists():
+        raise ConfigError(f"{run} does not exist: give the folder of a run or adapter.")
     if not (run / RUN).is_file():
         if data is None:
             raise ConfigError(f"{run} does not record its data set: name the data set to test on.")
