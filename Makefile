@@ -13,8 +13,9 @@ IN_TOWERS := dear,coop,mmrlpp,promptsrc,clip_lora,textrefiner,textrefiner_prompt
 FEW_WORLD := world-textures,world-scenes,world-broad
 OWN_WORLD := world-textures,world-emblems,world-broad
 WORLD := world-blooms,world-things,world-places,world-emblems,world-scenes,world-broad,world-textures
+SHIFTED := world-broad-v2,world-broad-sketch,world-broad-a,world-broad-r
 
-.PHONY: help install browser options test lint types unit slow vectors docs tables fewshot photographs a11y readme quickstart clean
+.PHONY: help install browser options test lint types unit slow vectors docs tables masks numbers fewshot photographs a11y readme quickstart clean
 test: lint types unit docs ## what CI runs: style, types, every test that is not slow, the documentation
 
 help: ## list the targets
@@ -66,6 +67,14 @@ tables: install ## the small form of the tables on the embedded world, into resu
 	$(BIN)/dear compare --clip world --data $(WORLD) --methods $(METHODS) --seeds 1,2,3 $(TABLE) \
 	  $(if $(filter all,$(METHODS)),$(FEWER)) --out results/world
 	$(BIN)/dear compare --clip world --data $(OWN_WORLD) --methods $(FIRST) --seeds 1 $(TABLE) --recipe own --out results/own
+
+masks: install ## DeAR on the world's shifted sets, and with other masks on the seven sets, seed 1, into results/
+	$(BIN)/dear compare --clip world --data $(SHIFTED) --methods zero_shot,dear --seeds 1,2,3 $(TABLE) --out results/masks
+	$(BIN)/dear compare --clip world --data $(WORLD) --methods dear --set mask=shuffled,all_mixed,all_generalization --seeds 1 $(TABLE) \
+	  --out results/masks
+
+numbers: install ## write every result in README and docs again, from results/
+	$(BIN)/python benchmarks/results_tables.py --write
 
 fewshot: install ## few-shot with 4 and 16 shots on the embedded world, into results/; three seeds on features, one in towers
 	$(BIN)/dear compare --protocol few-shot --shots 4,16 --clip world --data $(FEW_WORLD) --methods $(ON_FEATURES) --seeds 1,2,3 $(TABLE) \

@@ -161,10 +161,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     roles = fitting_roles(clip, options.roles)
     heads = head_encoder(clip, roles, list(groups_of(roles)))
-    table_rows = [["chance", *(f"{chance_of(task.labels_N):.1f}" for task in gallery.tasks)]]
+    chance = [chance_of(task.labels_N) for task in gallery.tasks]
+    table_rows = [["chance", *(f"{value:.1f}" for value in chance)]]
     found, terms_NGE = precisions(heads, gallery)
     table_rows += rows_of("heads", found)
-    result: dict[str, Any] = {"images": len(terms_NGE), "precision": {"heads": found}, "torch": torch.__version__}
+    result: dict[str, Any] = {"images": len(terms_NGE), "chance": chance, "torch": torch.__version__}
+    result["precision"] = {"heads": found}
     result["alike"] = {"heads": most_alike(_units(heads, terms_NGE))}
     for run in options.run:
         encoder = model_encoder(dear.load(run, clip))

@@ -24,11 +24,12 @@ FACTORS = {
     "projection": ["random", "low_rank"],
     "beta": [0.0, 0.5, 1.0],
     "mask": ["all_mixed", "all_generalization"],
+    "routing": ["strict"],
 }
 
 
-def cells_of(seeds: list[int], factors: list[str]) -> list[Cell]:
-    data = [f"world-{name}" for name in DATA]
+def cells_of(seeds: list[int], factors: list[str], names: list[str]) -> list[Cell]:
+    data = [f"world-{name}" for name in names]
     shared = {"seeds": seeds, "shots": [16]}
     cells = make_cells("base-to-novel", data, methods=["zero_shot", "dear"], **shared)
     for factor in factors:
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--data", nargs="+", default=list(DATA), choices=DATA)
     parser.add_argument("--factors", nargs="+", default=list(FACTORS))
     parser.add_argument("--views", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
@@ -74,7 +76,7 @@ def main() -> None:
         resume=True,
         jobs=args.jobs,
     )
-    cells = cells_of(args.seeds, args.factors)
+    cells = cells_of(args.seeds, args.factors, args.data)
     results = run_grid(
         cells,
         options,

@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN = "runs/quickstart"
-PICTURE, RECORD = ROOT / "docs/images/before-after.png", ROOT / "docs/quickstart.json"
+PICTURE, RECORD = ROOT / "docs/images/before-after.png", ROOT / "results/quickstart.json"
 PAGES = (ROOT / "README.md", ROOT / "docs/tutorials/first-adapter.md")
 SHOWN, SIDE, GAP, LINE = 5, 184, 20, 25
 INK, QUIET, WRONG, RIGHT = "#1d2630", "#5b6672", "#a3263c", "#1c6b40"

@@ -8,31 +8,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from dear.evaluation.results import CellResult
+from documented_numbers import ROOT, compared
+
 from dear.methods.registry import get_method
-from dear.reports.compare_data import Comparison, make_comparison
 from dear.storage.markdown import table
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "how-to" / "which-method.md"
-RESULTS = ROOT / "results"
 PLAIN = "zero_shot"
 WITHOUT_PAGE = ("zero_shot", "dear")
 Records = dict[str, dict[str, Any]]
 
 
-def comparison(name: str) -> Comparison:
-    """The comparison of a folder's cells."""
-    paths = sorted((RESULTS / name / "cells").glob("*.json"))
-    return make_comparison([CellResult.read(path) for path in paths], {})
-
-
 def read(name: str) -> Records:
     """What the cells of a folder say by method and variant, in their order."""
-    rows = comparison(name).records
+    rows = compared(name).records
     return {", ".join(filter(None, (row["method"], row["variant"]))): row for row in rows}
 
 

@@ -35,6 +35,6 @@ def test_ci_calls_the_readmes_test_command():
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorials/first-adapter.md"])
 def test_the_quickstarts_numbers_are_those_of_the_last_run(page):
     """`make readme` writes all of them."""
-    printed = json.loads((ROOT / "docs" / "quickstart.json").read_text(encoding="utf-8"))["printed"]
+    printed = json.loads((ROOT / "results" / "quickstart.json").read_text(encoding="utf-8"))["printed"]
     assert "```text\n" + "\n".join(printed) + "\n```" in (ROOT / page).read_text(encoding="utf-8")
     assert (ROOT / "docs" / "images" / "before-after.png").is_file()

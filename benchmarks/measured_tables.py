@@ -1,0 +1,132 @@
+"""Tables of the documentation from the JSON files that other scripts of this folder wrote into results/."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from documented_numbers import document
+from which_method import link
+
+from dear.storage.markdown import table
+
+ATTRIBUTES = ("color", "shape", "texture", "object", "location")
+FEATURES = {"heads": "**head features**", "open": "**the paper's mask**", "strict": "**`routing=strict`**"}
+"""Kinds of features by their name in attribute-search.json: the heads, and the names of two runs."""
+WHOLE = "cls"
+
+
+def numbers(values: Sequence[float], *, bold: int | None = None) -> list[str]:
+    """With one digit, one of them bold."""
+    return [f"**{value:.1f}**" if place == bold else f"{value:.1f}" for place, value in enumerate(values)]
+
+
+def search_table() -> str:
+    """Precision of the ten nearest scenes by every kind of feature."""
+    found = document("attribute-search")
+    lines = [("chance", *numbers(found["chance"]))]
+    for name, title in FEATURES.items():
+        whole, part = ("the whole embedding", "heads") if name == "heads" else ("[CLS]", "token")
+        for kind, values in found["precision"][name].items():
+            what = f"{title}: {whole}" if kind == WHOLE else f"{kind} {part}"
+            bold = ATTRIBUTES.index(kind) if kind in ATTRIBUTES else None
+            lines.append((what, *numbers(values, bold=bold)))
+    return table(("feature", *ATTRIBUTES), lines)
+
+
+def proposed_table() -> str:
+    """How well the proposed minimum score separates."""
+    found = document("attribute-search")["proposed"]
+    titles = ("hits at or above it that share the attribute", "scenes sharing the attribute that are at or above it")
+    lines = [
+        (f"{title}, per cent", *(f"{found[one][place]:.0f}" for one in ATTRIBUTES))
+        for place, title in enumerate(titles)
+    ]
+    return table(("", *ATTRIBUTES), lines)
+
+
+def photograph_search_table() -> str:
+    """Precision of the ten nearest photographs by kind of head."""
+    found = document("attribute-search-photographs")
+    lines = [("chance", f"{found['chance'][0]:.1f}")]
+    for kind, values in found["precision"]["heads"].items():
+        lines.append(("the whole embedding" if kind == WHOLE else f"{kind} heads", f"{values[0]:.1f}"))
+    return table(("feature", "class"), lines)
+
+
+def heat_map_table() -> str:
+    """Whether heat maps point at the right region."""
+    found = document("heat-maps")
+    heads = list(next(iter(found.values())))
+    return table(("attribute", *heads), [(name, *numbers(list(one.values()))) for name, one in found.items()])
+
+
+def method_step_table() -> str:
+    """A step of published methods, plain and ours, the largest saving first."""
+    rows = document("method-step")["rows"]
+    lines = []
+    for row in sorted(rows, key=lambda row: -row["median"]["plain"] / row["median"]["live"]):
+        middle, memory = row["median"], row["megabytes"]
+        ratios = [middle["plain"] / middle[way] for way in ("live", "cached")]
+        times = [f"{middle[way]:.2f}" for way in ("plain", "live")]
+        sizes = [f"{memory[way]:,.0f}" for way in ("plain", "live")]
+        lines.append((named(row), str(row["batch"]), *times, f"**{ratios[0]:.1f}**", f"{ratios[1]:.1f}", *sizes))
+    heads = ("method", "batch", "plain, s", "ours live, s", "plain ÷ live", "plain ÷ cached", "MB plain", "MB live")
+    return table(heads, lines)
+
+
+def named(row: dict[str, Any]) -> str:
+    """A method's name, linked to its page."""
+    return link({"method": row["method"], "variant": ""})
+
+
+def agreement_table() -> str:
+    """Roles from the phrases of the paper's Table 2 beside its printed ones."""
+    found, lines = document("table2-agreement"), []
+    for name, one in found.items():
+        for rule in ("dominance", "quantile"):
+            kappas = f"{one[rule]['kappa_roles']:.2f}", f"{one[rule]['kappa_roles_and_concepts']:.2f}"
+            lines.append((name, rule, *kappas, str(one["core_attribute_right"]), str(one["concept_right"])))
+    heads = (
+        "concepts from",
+        "rule",
+        "kappa of roles",
+        "with concepts",
+        "attribute of 28 core heads",
+        "concept of 43 heads",
+    )
+    return table(heads, lines)
+
+
+def stability_table() -> str:
+    """How well role maps agree with those of resampled images."""
+    lines = []
+    for one in document("role-stability")["maps"]:
+        same = sorted(100 * found["same_role"] for found in one["resampled"])
+        kappas = sorted(found["kappa"] for found in one["resampled"])
+        shown = (f"{kappa:.2f}".replace("-", "−") for kappa in (kappas[0], median(kappas), kappas[-1]))
+        share = f"{same[0]:.0f}–{same[-1]:.0f} %"
+        lines.append((f"{one['images']:,}", share, *shown, "unstable" if one["unstable"] else "stable"))
+    return table(("photos", "heads with the same role", "kappa, lowest", "median", "highest", "called"), lines)
+
+
+def removal_table() -> str:
+    """What removing the heads of an attribute costs on the world, beside random heads."""
+    ablation, lines = document("world-roles")[0]["ablation"], []
+    tasks = ablation["tasks"]
+    for group in ablation["groups"]:
+        place = tasks.index(group["attribute"])
+        drops = [f"{-100 * drop + 0.0:+.1f}".replace("-", "−") for drop in group["removed"]["drops"]]
+        drops[place] = f"**{drops[place]}**"
+        mean, spread = 100 * group["random_means"][place], 100 * group["random_spreads"][place]
+        lines.append((group["removed"]["what"], *drops, f"{-mean:+.1f} ± {spread:.1f}".replace("-", "−")))
+    return table(("removed", *tasks, "as many random heads, own task"), lines)
+
+
+def attribute_table() -> str:
+    """Zero-shot accuracy of the world's CLIP by attribute."""
+    found = document("world-score")["attributes"]
+    heads = {"top1": "top-1", "seen": "seen combinations", "unseen": "never-seen combinations", "chance": "chance"}
+    lines = [(name, *numbers([row[one] for one in heads])) for name, row in found.items()]
+    return table(("attribute", *heads.values()), lines)
