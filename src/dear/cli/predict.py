@@ -18,23 +18,22 @@ if TYPE_CHECKING:
 
 def predict(options: Predict) -> None:
     """Classify images, among the run's classes or any others."""
-    from dear.workflows.predict import chosen_classes, label_files, predict_each
+    from dear.model.predict import label_threshold
+    from dear.workflows.predict import Computing, Listing, chosen_classes, label_files, predict_each
 
-    classes = chosen_classes(options.classes, options.names)
     found = predict_each(
         options.run,
         options.images,
-        classes,
+        chosen_classes(options.classes, options.names),
         template=options.template,
         descriptions=options.descriptions,
-        readout=options.readout,
-        top_k=options.top_k,
-        files=label_files(options.out, options.sort_into, top_k=options.top_k, link=options.link),
-        batch_size=options.batch_size,
-        workers=options.workers,
-        device=options.device,
-        threads=options.threads,
-        allow_pickled=options.allow_pickled,
+        listing=Listing(options.readout, options.top_k, label_threshold(options.multi_label, options.threshold)),
+        files=label_files(
+            options.out, options.sort_into, top_k=options.top_k, link=options.link, multi_label=options.multi_label
+        ),
+        computing=Computing(
+            options.batch_size, options.workers, options.device, options.threads, options.allow_pickled
+        ),
         each=partial(_show, options),
     )
     for sentence in found.written:
@@ -50,7 +49,7 @@ def _show(options: Predict, one: Prediction | ImageError) -> None:
     elif options.as_json:
         typer.echo(json_line(one.as_dict()))
     elif options.out is None and options.sort_into is None:
-        typer.echo(printable(f"{one.image}: " + ", ".join(f"{name} {100 * p:.1f} %" for name, p in one.top)))
+        typer.echo(printable(f"{one.image}: {one.text()}"))
 
 
 app = single_command(predict, Predict, plugins=True)

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from dear.backbone.clip import FrozenClip
+from dear.backbone.clip import FrozenClip, short_name
 from dear.backbone.frozen import PLAIN, States
 from dear.backbone.precision import computing, precision_key
 from dear.config import whole_number
 from dear.data.prompts import DEFAULT_TEMPLATE, ClassList, class_list
-from dear.errors import BackboneError, ClassListError, ConfigError, InputError, did_you_mean
+from dear.errors import BackboneError, ClassListError, ConfigError, InputError, did_you_mean, option
 from dear.methods.base import Batch, Method, Output, total_of
 from dear.methods.zero_shot import ZeroShot
 from dear.model.artefact import save
@@ -315,6 +315,21 @@ class Model(nn.Module):
                 f"{self.name} has no readout {name!r}: choose {' or '.join(known)}.{did_you_mean(str(name), known)}"
             )
         return name
+
+    def check_multi_label(self) -> None:
+        """Raise an error if the model has no probability of a single label, sigmoid(logit + `clip.bias`)."""
+        leave = f"leave out {option(multi_label=True)}"
+        if not self.clip.bias:
+            raise BackboneError(
+                f"{short_name(self.clip.name)} was trained with a softmax over texts, so it has no probabilities of "
+                f"single labels, which could only be calibrated on labelled images: {leave}, or train on a CLIP with a "
+                "sigmoid loss, such as ViT-B-16-SigLIP2."
+            )
+        if not self.is_disabled and (self.method.log_probabilities or not self.method.needs.novel):
+            raise ConfigError(
+                f"The scores of {self.name} are not cosines with texts, so the bias of {short_name(self.clip.name)} "
+                f"does not turn them into probabilities of single labels: {leave}, or use another method."
+            )
 
     # What is trained, saved and exported -----------------------------------------------------------------------------
 

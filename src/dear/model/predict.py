@@ -16,12 +16,14 @@ from dear.data.descriptions import read_descriptions
 from dear.data.images import image_batches
 from dear.data.inputs import image_list
 from dear.data.prompts import ClassList
-from dear.errors import ConfigError, DearWarning, ImageError, InputError
+from dear.errors import ConfigError, DearWarning, ImageError, InputError, is_typed, option
 from dear.methods.base import Output
 from dear.progress.display import watched
 from dear.progress.stages import counting
 
 PREDICTING = "predicting"
+THRESHOLD = 0.5
+"""Least probability of a label, if none is chosen."""
 OnError = Literal["raise", "skip"]
 _PREDICTS = (
     "Images must be paths, PIL images, bytes of image files, or arrays of pixels: (H, W, 3) of uint8, or "
@@ -39,14 +41,27 @@ class Prediction:
     probability: float
     top: tuple[tuple[str, float], ...]
     """The likeliest classes with their probabilities, likeliest first."""
+    labels: tuple[tuple[str, float], ...] | None = None
+    """With `multi_label`: all classes whose probability is at least the threshold, likeliest first; else None."""
 
     def __repr__(self) -> str:
         """One line, without the other classes."""
-        return f"Prediction({self.image}: {self.label} {100 * self.probability:.1f} %)"
+        shown = ((self.label, self.probability),) if self.labels is None else self.labels
+        return f"Prediction({self.image}: {_listed(shown) or 'none of these'})"
+
+    def text(self) -> str:
+        """The likeliest classes in one line; with `multi_label`, the labels."""
+        if self.labels is None:
+            return _listed(self.top)
+        return _listed(self.labels) or f"none of these (likeliest: {_listed(self.top[:1])})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
+        """Plain values for JSON; `labels` only with `multi_label`."""
+        return {name: value for name, value in asdict(self).items() if name != "labels" or value is not None}
+
+
+def _listed(classes: Sequence[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} {100 * p:.1f} %" for name, p in classes)
 
 
 class Classifier(Protocol):
@@ -76,6 +91,10 @@ class Classifier(Protocol):
         """A valid readout name."""
         ...
 
+    def check_multi_label(self) -> None:
+        """Raise an error if the model has no probability of a single label."""
+        ...
+
 
 def predict(
     model: Classifier,
@@ -90,6 +109,8 @@ def predict(
     workers: int = 2,
     progress: bool | Callable[[str, int, int], None] | None = None,
     on_error: OnError = "raise",
+    multi_label: bool = False,
+    threshold: float | None = None,
 ) -> list[Prediction]:
     """Classify images among the model's classes, or among any others.
 
@@ -107,7 +128,10 @@ def predict(
         progress: True for a progress bar on stderr, or a function of the number of images done and their total.
         on_error: "raise" an `ImageError` for the first image that cannot be read, or "skip" such images with one
             warning; `Prediction.image` names the image of each prediction.
+        multi_label: any number of labels per image, each with its own probability; for models with a sigmoid loss.
+        threshold: with `multi_label`, the least probability of a label; by default 0.5.
     """
+    least = label_threshold(multi_label, threshold)
     if on_error not in get_args(OnError):
         raise ConfigError(f"on_error is {on_error!r}, but can be 'raise' or 'skip'.")
     with watched(counting(progress, PREDICTING)):
@@ -122,14 +146,20 @@ def predict(
                 top_k=top_k,
                 batch_size=batch_size,
                 workers=workers,
+                threshold=least,
             )
         )
+    return _readable(results, on_error)
+
+
+def _readable(results: Sequence[Prediction | ImageError], on_error: OnError) -> list[Prediction]:
+    """The predictions; images that cannot be read raise an error or are left out with a warning."""
     bad = [one for one in results if isinstance(one, ImageError)]
     if bad and on_error == "raise":
         raise bad[0]
     if bad:
         warnings.warn(
-            f"{len(bad)} of {len(results)} images are left out, the first: {bad[0]}", DearWarning, stacklevel=3
+            f"{len(bad)} of {len(results)} images are left out, the first: {bad[0]}", DearWarning, stacklevel=4
         )
     return [one for one in results if isinstance(one, Prediction)]
 
@@ -145,9 +175,15 @@ def stream(
     top_k: int = 5,
     batch_size: int = 32,
     workers: int = 2,
+    threshold: float | None = None,
 ) -> Iterator[Prediction | ImageError]:
-    """Like `predict`, but yields one result at a time; an unreadable image gives an `ImageError`."""
+    """Like `predict`, but yields one result at a time; an unreadable image gives an `ImageError`.
+
+    With a threshold, every class has a probability of its own; without one, those of an image sum to 1.
+    """
     chosen = model.check_readout(readout)
+    if threshold is not None:
+        model.check_multi_label()
     whole_number("top_k", top_k, least=1)
     listed = image_list(images, _PREDICTS)
     if classes is not None or template is not None or descriptions is not None:
@@ -164,15 +200,34 @@ def stream(
                 logits = out.readouts.get(chosen, out.logits)  # within model.disabled() there is only one readout
                 if not bool(logits.isfinite().all()):
                     raise InputError("The model's scores are not finite, so the adapter is unusable: train it again.")
-                scores = dict(zip(part.indices, logits.softmax(dim=1).cpu(), strict=True))
+                values = logits.softmax(dim=1) if threshold is None else (logits + model.clip.bias).sigmoid()
+                scores = dict(zip(part.indices, values.cpu(), strict=True))
         for index in range(part.start, part.stop):
             if index in scores:
-                yield _prediction(listed.names[index], scores[index], names, top_k)
+                yield _prediction(listed.names[index], scores[index], names, top_k, threshold)
             else:
                 yield ImageError(next(problems))
 
 
-def _prediction(image: str, probabilities: torch.Tensor, names: Sequence[str], top: int) -> Prediction:
-    best = probabilities.topk(min(top, len(names)))
+def label_threshold(multi_label: bool, threshold: float | None) -> float | None:
+    """The least probability of a label; None for one class per image."""
+    if not isinstance(multi_label, bool):
+        raise ConfigError(f"multi_label is {multi_label!r}: give True or False.")
+    if threshold is None:
+        return THRESHOLD if multi_label else None
+    name = "--threshold" if is_typed() else "threshold"
+    if not multi_label:
+        raise ConfigError(f"{name} is the least probability of a label: use it with {option(multi_label=True)}.")
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold < 1:
+        raise ConfigError(f"{name} is {threshold!r}: give a number from 0 to less than 1.")
+    return float(threshold)
+
+
+def _prediction(
+    image: str, probabilities: torch.Tensor, names: Sequence[str], top: int, threshold: float | None
+) -> Prediction:
+    """The likeliest classes and, with a threshold, the labels."""
+    best = probabilities.topk(min(top, len(names)) if threshold is None else len(names))
     named = tuple((names[i], p) for p, i in zip(best.values.tolist(), best.indices.tolist(), strict=True))
-    return Prediction(image, *named[0], named)
+    labels = None if threshold is None else tuple(one for one in named if one[1] >= threshold)
+    return Prediction(image, *named[0], named[:top], labels)

@@ -88,6 +88,10 @@ class Predict(Machine, Descriptions, OneRun, title="Options"):
     """Put a copy of each image into FOLDER/CLASS; images stay where they are."""
     link: bool = False
     """With --sort-into: links instead of copies."""
+    multi_label: bool = False
+    """Any number of labels per image, each with its own probability; for CLIPs with a sigmoid loss, such as SigLIP."""
+    threshold: Annotated[float, Field(ge=0, lt=1), Shown("P", "a number")] | None = None
+    """With --multi-label: least probability of a label; by default 0.5."""
     batch_size: BatchSize = 32
     """Number of images per forward pass."""
     as_json: bool = Field(default=False, alias="json")

@@ -19,7 +19,10 @@ from dear.storage.files import shown, write_result
 
 
 class LabelTable:
-    """Predictions as a CSV file: image, label, probability, then the likeliest classes with theirs."""
+    """Predictions as a CSV file: image, label, probability, then the other likeliest classes or labels with theirs.
+
+    Images with fewer labels than others have empty cells.
+    """
 
     def __init__(self, path: str | Path, top_k: int) -> None:
         self.path, self.top_k = Path(path), top_k
@@ -37,15 +40,16 @@ class LabelTable:
 
     def write(self) -> None:
         """Write the file, whole or not at all."""
-        count = max((len(one.top) for one in self._rows), default=1)
+        listed = [one.top if one.labels is None else one.labels for one in self._rows]
+        count = max(map(len, listed), default=1) or 1
         head = ["image", "label", "probability"]
         head += [f"{what}_{place}" for place in range(2, count + 1) for what in ("label", "probability")]
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(head)
-        for one in self._rows:
-            pairs = [value for name, p in one.top for value in (_cell(name), f"{p:.6f}")]
-            writer.writerow([_cell(one.image), *pairs])
+        for one, classes in zip(self._rows, listed, strict=True):
+            pairs = [value for name, p in classes for value in (_cell(name), f"{p:.6f}")]
+            writer.writerow([_cell(one.image), *pairs, *[""] * (2 * (count - len(classes)))])
         write_result(self.path, text.getvalue())
 
     def summary(self) -> str:

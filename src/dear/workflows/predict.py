@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 from dear.data.images import folder_images, passed_over_sentence
 from dear.errors import ConfigError, DearWarning, ImageError, option
 from dear.model.model import Model
-from dear.model.predict import PREDICTING, OnError, Prediction, stream
+from dear.model.predict import PREDICTING, OnError, Prediction, label_threshold, stream
 from dear.options.commands import Predict
 from dear.options.reading import check_values, spelled
 from dear.progress.display import watched
@@ -42,6 +42,8 @@ def predict(
     out: str | Path | None = None,
     sort_into: str | Path | None = None,
     link: bool = False,
+    multi_label: bool = False,
+    threshold: float | None = None,
     batch_size: int = 32,
     workers: int = 2,
     device: str | None = None,
@@ -63,6 +65,8 @@ def predict(
         top_k: number of classes per image.
         out: CSV file to write, one row per image; nothing is overwritten.
         sort_into: folder that gets a copy, or with `link` a link, of each image in a folder of its class.
+        multi_label: any number of labels per image, each with its own probability; for models with a sigmoid loss.
+        threshold: with `multi_label`, the least probability of a label; by default 0.5.
         batch_size: images per forward pass.
         workers: number of image-loading threads.
         device: "cpu", "cuda"; by default a GPU if there is one.
@@ -78,14 +82,9 @@ def predict(
             chosen_classes(classes, names),
             template=template,
             descriptions=descriptions,
-            readout=readout,
-            top_k=top_k,
-            files=label_files(out, sort_into, top_k=top_k, link=link),
-            batch_size=batch_size,
-            workers=workers,
-            device=device,
-            threads=threads,
-            allow_pickled=allow_pickled,
+            listing=Listing(readout, top_k, label_threshold(multi_label, threshold)),
+            files=label_files(out, sort_into, top_k=top_k, link=link, multi_label=multi_label),
+            computing=Computing(batch_size, workers, device, threads, allow_pickled),
             each=_handler(on_error),
         )
     return _readable(found)
@@ -96,6 +95,25 @@ def _readable(found: Predicted) -> list[Prediction]:
     if bad := found.problems:
         warnings.warn(f"{len(bad)} images are left out, the first: {bad[0]}", DearWarning, stacklevel=3)
     return found.predictions
+
+
+class Listing(NamedTuple):
+    """Which scores are read, and which classes are listed for an image."""
+
+    readout: str | None
+    top_k: int
+    threshold: float | None
+    """The least probability of a label, for several labels per image; None for one class."""
+
+
+class Computing(NamedTuple):
+    """How a run is loaded and images are classified; none of it changes a prediction."""
+
+    batch_size: int
+    workers: int
+    device: str | None
+    threads: int | None
+    allow_pickled: bool
 
 
 class LabelFiles(NamedTuple):
@@ -118,12 +136,19 @@ class LabelFiles(NamedTuple):
         return [one.summary() for one in self if one is not None]
 
 
-def label_files(out: str | Path | None, sort_into: str | Path | None, *, top_k: int, link: bool) -> LabelFiles:
+def label_files(
+    out: str | Path | None, sort_into: str | Path | None, *, top_k: int, link: bool, multi_label: bool
+) -> LabelFiles:
     """What to write about predictions; a place that is taken is refused now, not after an hour."""
     check_values(Predict, top_k=top_k, link=link)
     if link and sort_into is None:
         raise ConfigError(
             f"{spelled('link')} says how images are put into folders: name one with {option(sort_into='FOLDER')}."
+        )
+    if multi_label and sort_into is not None:
+        raise ConfigError(
+            f"{spelled('sort_into')} puts an image into the folder of one class, but with {option(multi_label=True)} "
+            f"it can have several labels: write a table with {option(out='FILE')} instead."
         )
     return LabelFiles(
         LabelTable(as_folder(out), top_k) if out is not None else None,
@@ -138,18 +163,13 @@ def predict_each(
     *,
     template: str | None,
     descriptions: str | Path | Mapping[str, Sequence[str]] | None,
-    readout: str | None,
-    top_k: int,
+    listing: Listing,
     files: LabelFiles,
-    batch_size: int,
-    workers: int,
-    device: str | None,
-    threads: int | None,
-    allow_pickled: bool = False,
+    computing: Computing,
     each: Callable[[Prediction | ImageError], None] | None = None,
 ) -> Predicted:
     """As `predict`; `each` is called with every prediction, or image that cannot be read, as soon as it is known."""
-    check_values(Predict, top_k=top_k, batch_size=batch_size, workers=workers, device=device, threads=threads)
+    check_values(Predict, top_k=listing.top_k, **computing._asdict())
     done = Predicted([], [], [])
 
     def take(one: Prediction | ImageError) -> None:
@@ -162,18 +182,19 @@ def predict_each(
             done.predictions.append(one)
 
     expanded = _expand(images, take)
-    with using_threads(threads):
-        model = model_of(run, device, allow_pickled=allow_pickled)
+    with using_threads(computing.threads):
+        model = model_of(run, computing.device, allow_pickled=computing.allow_pickled)
         for one in stream(
             model,
             expanded,
             classes,
             template=template,
             descriptions=descriptions,
-            readout=readout,
-            top_k=top_k,
-            batch_size=batch_size,
-            workers=workers,
+            readout=listing.readout,
+            top_k=listing.top_k,
+            threshold=listing.threshold,
+            batch_size=computing.batch_size,
+            workers=computing.workers,
         ):
             take(one)
     done.written.extend(files.finish())
