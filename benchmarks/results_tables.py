@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import clip_tables
 import measured_tables as measured
 import which_method
 from documented_numbers import DEAR, PLAIN, ROOT, by_readout, cells, compared, document, filled
@@ -187,6 +188,12 @@ TABLES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "table-2": measured.agreement_table,
         "stability": measured.stability_table,
         "removal": measured.removal_table,
+    },
+    DOCS / "how-to" / "which-clip.md": {
+        "families": clip_tables.family_table,
+        "needs": clip_tables.needs_table,
+        "clip-costs": clip_tables.cost_table,
+        "clip-steps": clip_tables.step_table,
     },
     DOCS / "explanation" / "world.md": {"attributes": measured.attribute_table, "zero-shot": zero_shot_table},
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-SCRIPTS = ("results_tables", "measured_tables", "documented_numbers", "which_method", "honest_selection")
+SCRIPTS = ("results_tables", "clip_tables", "measured_tables", "documented_numbers", "which_method", "honest_selection")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 RESULT = re.compile(
@@ -125,6 +125,14 @@ def test_every_method_has_a_row_or_is_said_to_have_none(scripts):
     rows = {row["method"] for name in ("world", "few-shot", "photographs") for row in script.read(name).values()}
     missing = re.search(r"^\*\*Not measured yet:\*\* (.*)$", script.PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert set(OWN) - rows == set(re.findall(r"`(\w+)`", missing.group(1) if missing else ""))
+
+
+def test_a_backbone_of_no_family_is_noticed(scripts):
+    family_of = scripts["results_tables"].clip_tables.family_of
+    assert family_of("ViT-B-16-SigLIP2-256") == "SigLIP 2"
+    assert family_of("xlm-roberta-base-ViT-B-32") == "NLLB, RoBERTa and XLM-R text towers"
+    with pytest.raises(ValueError, match="NewCLIP-1 belongs to no family"):
+        family_of("NewCLIP-1")
 
 
 @pytest.mark.covers("T4")
