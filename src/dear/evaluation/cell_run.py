@@ -29,7 +29,7 @@ from dear.model.artefact import TENSORS
 from dear.model.model import Model
 from dear.options.parts import Bench
 from dear.roles.rolemap import MapRecord
-from dear.storage.files import sha256, write_atomic
+from dear.storage.files import sha256, shown, write_atomic
 
 CELLS, RUNS = "cells", "runs"
 
@@ -42,10 +42,7 @@ class Tested(NamedTuple):
 
 
 def run_cell(
-    cell: Cell,
-    options: Bench,
-    workspace: Workspace,
-    on_step: Callable[[Metrics], None] | None = None,
+    cell: Cell, options: Bench, workspace: Workspace, on_step: Callable[[Metrics], None] | None = None
 ) -> CellResult:
     """Train and test one cell, or read its result if it is done."""
     prepared = _prepared(cell, options, workspace)
@@ -77,6 +74,7 @@ def run_cell(
         recipe=options.recipe,
         epochs=job.resolved.epochs if progress.step else None,
         training_images=job.images_per_class,
+        shots_file="" if options.shots_file is None else shown(options.shots_file.name),
         cached_views=job.cached_views,
         training=_training(job, model),
         readouts=dict(model.method.readouts),  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from dear.data.descriptions import with_descriptions
 from dear.data.open import refuse_inside
 from dear.data.splits import labels_of
 from dear.engine.workspace import Workspace
-from dear.errors import REFUSALS, ConfigError, DataError
+from dear.errors import REFUSALS, ConfigError, DataError, option
 from dear.evaluation.cell_run import tested
 from dear.evaluation.cells import Cell, fit_options
 from dear.methods.parts.class_identity import shares_classes
@@ -20,6 +20,7 @@ from dear.options.parts import Bench
 
 def check_data(cells: Sequence[Cell], options: Bench, workspace: Workspace) -> None:
     """Open all data sets; name every problem at once."""
+    _check_shots_file(cells, options)
     problems: list[str] = []
     called: dict[str, str] = {}
     for source in dict.fromkeys(name for cell in cells for name in (cell.data, *(test[0] for test in cell.tests))):
@@ -42,6 +43,23 @@ def check_data(cells: Sequence[Cell], options: Bench, workspace: Workspace) -> N
         raise DataError(problems[0])
     if problems:
         raise DataError(f"{len(problems)} data sets cannot be used:\n- " + "\n- ".join(problems))
+
+
+def _check_shots_file(cells: Sequence[Cell], options: Bench) -> None:
+    """Refuse one sample for several cells that a table counts as different samples."""
+    if options.shots_file is None:
+        return
+    counts = {
+        ("{data}", "data sets", "one data set"): len({cell.data for cell in cells}),
+        ("{shots}", "numbers of shots", "one number of shots"): len({cell.shots for cell in cells}),
+        ("{seed}", "seeds", "one seed"): len({cell.seed for cell in cells}),
+    }
+    for (place, several, one), count in counts.items():
+        if count > 1 and place not in str(options.shots_file):
+            raise DataError(
+                f"{option(shots_file=str(options.shots_file))} is one sample, but there are {count} {several}: put "
+                f"{place} into its name, or give {one}."
+            )
 
 
 def _untestable(cells: Sequence[Cell], options: Bench, workspace: Workspace) -> Iterator[str]:

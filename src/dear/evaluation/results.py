@@ -122,6 +122,8 @@ class CellResult(Document):
     epochs: int | None = Field(default=None, ge=1)
     training_images: tuple[int, int] | None = Field(default=None, strict=False)
     """Smallest and largest number of training images of a class; None in cells of earlier versions."""
+    shots_file: str = ""
+    """Name of the file that lists the training images; "" if they were sampled, and in cells of earlier versions."""
     cached_views: int = Field(default=0, ge=0)
     """Number of cached training views per image; 0: new views in every epoch."""
     training: TrainingRecord | None = None

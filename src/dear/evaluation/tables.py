@@ -29,6 +29,7 @@ from dear.evaluation.summary import (
     summarise,
 )
 from dear.storage import markdown
+from dear.storage.files import shown
 from dear.world.catalog import DATASETS
 
 LONGEST = 28
@@ -197,7 +198,7 @@ def _section(section: Section, cells: Sequence[CellResult]) -> str:
         *_readout_notes(cells),
         *_training_notes(cells),
         *recipe_notes(section, cells),
-        *few_images_notes(cells),
+        *training_image_notes(cells),
         *map(str, used_maps(cells)),
         *_average_notes(main),
         *_paper_notes(section, papers),
@@ -302,9 +303,10 @@ def _training_notes(cells: Sequence[CellResult]) -> list[str]:
     return [f"Trained for {way[0]} epoch{'' if way[0] == 1 else 's'} on {views}."]
 
 
-def few_images_notes(cells: Sequence[CellResult]) -> list[str]:
-    """Data sets whose classes have too few images for the shots, and the number of images trained on instead."""
-    return first_seen(
+def training_image_notes(cells: Sequence[CellResult]) -> list[str]:
+    """The file that lists the training images, and data sets whose classes have fewer than the number of shots."""
+    listed = first_seen(f"Training images from {shown(cell.shots_file)}." for cell in cells if cell.shots_file)
+    return listed + first_seen(
         f"Classes of {cell.data} have {span(cell.training_images)} training images instead of {cell.shots}, because "
         f"they have too few images."
         for cell in cells

@@ -14,7 +14,7 @@ from dear.evaluation.paper_numbers import PAPER_SHOTS
 from dear.evaluation.published import PublishedEntry
 from dear.evaluation.role_map_notes import UsedMap, used_maps
 from dear.evaluation.summary import HM_NOTE, Row
-from dear.evaluation.tables import few_images_notes, no_formula
+from dear.evaluation.tables import no_formula, training_image_notes
 from dear.progress.stages import duration
 from dear.reports.compare_data import Comparison, known, label
 from dear.reports.compare_words import goal, many, names_of, verdict
@@ -150,7 +150,7 @@ def _results(comparison: Comparison) -> PageSection:
         texts.append(HM_NOTE)
     if len(set(comparison.places.values())) < len(comparison.rows):
         texts.append("Methods with the same rank tie: their stored means are equal, not only as printed.")
-    texts += few_images_notes([cell for cells in comparison.cells.values() for cell in cells])
+    texts += training_image_notes([cell for cells in comparison.cells.values() for cell in cells])
     texts += [f"{mark} {text}." for text, mark in comparison.marks.items()]
     texts += earlier_notes(cell for cells in comparison.cells.values() for cell in cells)
     texts += _cost_notes(comparison)

@@ -21,6 +21,8 @@ from dear.errors import DataError
 from dear.evaluation.cells import make_cells
 from dear.evaluation.grid import run_grid
 from dear.evaluation.test_data import data_of_run
+from dear.reports.compare_data import make_comparison
+from dear.reports.compare_page import page
 from helpers import make_photos
 from small_runs import small_grid
 
@@ -226,6 +228,9 @@ def test_a_grid_fills_in_the_places(photos, tmp_path, tiny_folders):
 
     results = run_grid(cells(1, 2), grid)
     assert [one.images for one in results] == [16, 16]
+    note = "Training images from shot_{shots}-seed_{seed}.pkl."
+    assert (tmp_path / "grid" / "table.md").read_text().count(f"- {note}\n") == 1
+    assert note in page(make_comparison(results, {}))
     for seed in (1, 2):
         (run,) = (tmp_path / "grid" / "runs").glob(f"*seed{seed}*")
         listed = few_shot(data.train, 2, seed + 50)
@@ -235,3 +240,22 @@ def test_a_grid_fills_in_the_places(photos, tmp_path, tiny_folders):
     with pytest.raises(DataError, match=r"The list of shots .*shot_2-seed_3.pkl cannot be read"):
         run_grid(cells(1, 3), grid.model_copy(update={"out": tmp_path / "other"}))
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "changed", "expected"),
+    [
+        ("shots.json", {"seeds": (1, 2)}, "2 seeds: put {seed} into its name, or give one seed."),
+        ("{seed}.json", {"shots": (1, 2)}, "2 numbers of shots: put {shots} into its name, or give one number of"),
+        ("{seed}.json", {"data": ("photos", "other")}, "2 data sets: put {data} into its name, or give one data set."),
+    ],
+)
+def test_one_sample_does_not_count_as_several(file, changed, expected, tmp_path, tiny_folders):
+    """A table would count the same training images as independent samples."""
+    grid = small_grid(tmp_path / "grid", tiny_folders, workers=1, shots_file=tmp_path / file)
+    asked = {"data": ("photos",), "seeds": (1,), "shots": (2,)} | changed
+    cells = make_cells("base-to-novel", asked.pop("data"), methods=["tip_adapter"], **asked)
+    with pytest.raises(DataError) as caught:
+        run_grid(cells, grid)
+    assert f"{file}' is one sample, but there are {expected}" in str(caught.value)
+    assert not (tmp_path / "grid").exists()
