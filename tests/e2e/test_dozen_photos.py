@@ -71,8 +71,10 @@ def test_every_command_of_the_story_ends_well(dear_, place, tmp_path):
     assert ids_tested(cell) == ids_tested(run)
     for path in (grid / "cells").iterdir():
         assert json.loads(path.read_text())["scores"][0]["images"] == 12
+    assert "Methods are trained on the first half" not in stderr
     code, _, stderr = dear_("compare", *words, "--shots", 16, "--out", tmp_path / "halves")
     assert code == 0, stderr
+    assert "Methods are trained on the first half of the classes (base) and tested on both halves; to train" in stderr
 
 
 def test_the_share_can_be_chosen_and_is_recorded(dear_, place, tmp_path):

@@ -125,6 +125,7 @@ def test_every_cell_finds_its_map_from_its_own_images(dear_, place, looked):
             "sha256": sha256((folder / "roles.json").read_bytes()),
             "source": RoleMap.load(folder).provenance.source,
             "unstable": None,  # too few images to resample
+            "rule": "dominance",
         }
         assert cell["role_map"] == json.loads((folder / "run.json").read_text())["role_map"] == record
         assert record["source"] == f"found by dear (roles=auto) on {len(items)} training images"

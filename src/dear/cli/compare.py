@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -19,6 +20,11 @@ def compare(options: Compare) -> None:
     """Compare methods on data sets × seeds: one page that says which to take, with tables and tests."""
     from dear.workflows.compare import PAGE, run_comparison, verdict
 
+    if options.protocol == "base-to-novel" and any(Path(name).exists() for name in options.data or ()):
+        say(
+            "Methods are trained on the first half of the classes (base) and tested on both halves; to train on all "
+            "classes, add --protocol few-shot."
+        )
     reported: dict[Row, str] = {}
 
     def report_refused(reasons: dict[Row, str], cells: int) -> None:

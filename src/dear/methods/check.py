@@ -15,6 +15,7 @@ from dear.methods.recipe import Recipe
 VALUES: dict[str, tuple[Any, str]] = {
     "recipe": (Recipe, "a Recipe"),
     "needs": (Needs, "a Needs"),
+    "needs_of_clip": (frozenset, "a frozenset of Can"),
     "about": (About | None, "an About or None"),
     "sized_by_data": (tuple, "a tuple of names"),
     "special": (tuple, "a tuple of Special"),

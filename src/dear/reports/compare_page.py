@@ -345,7 +345,7 @@ def _methods(comparison: Comparison) -> PageSection:
         if method is None:
             continue
         about = method.about
-        what = (method.__doc__ or "").strip().splitlines()[0]
+        what = next(iter((method.__doc__ or "").strip().splitlines()), "")
         rows.append(
             (name, what, about.touches if about else "", about.needs if about else "", about.citation if about else "")
         )

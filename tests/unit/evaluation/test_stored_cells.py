@@ -124,7 +124,16 @@ def test_every_stored_cell_loads_and_keeps_its_entries():
     """Tables, pages and finished grids are made from them."""
     assert len(STORED) > 800
     for path in STORED:
-        assert json.loads(path.read_text()).items() <= json.loads(CellResult.read(path).to_json()).items(), path.name
+        assert_contains(json.loads(CellResult.read(path).to_json()), json.loads(path.read_text()), path.name)
+
+
+def assert_contains(read, stored, where):
+    """Every stored entry is read back as it is; entries that later versions added may be beside it."""
+    for name, value in stored.items():
+        if isinstance(value, dict):
+            assert_contains(read[name], value, f"{where}, {name}")
+        else:
+            assert read[name] == value, f"{where}, {name}"
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,8 @@ def test_sentences_say_nothing_empty():
         "better beyond chance: no."
     )
     assert sentence(verdict(outcome(answers(0, 32), answers(0, 32)))) == (
-        "0 % of 32 images it was not trained on are named correctly, expect at most 11 %; plain CLIP is right on the "
-        "same images."
+        "0 % of 32 images it was not trained on are named correctly, expect at most 11 %; plain CLIP names exactly "
+        "the same images correctly."
     )
     with pytest.raises(ConfigError, match="needs plain CLIP's answers"):
         verdict(Evaluation(outcome([True], [True]).scores, torch.zeros(1), torch.ones(1), {}))

@@ -6,6 +6,7 @@ from cells import SETS, cell, some_cells
 from dear.evaluation.results import CellResult
 from dear.evaluation.role_map_notes import used_maps
 from dear.evaluation.tables import to_markdown
+from dear.methods.coop import CoOp
 from dear.methods.recipe import SHARED
 from dear.reports.compare_data import make_comparison
 from dear.reports.compare_page import page, text
@@ -70,3 +71,12 @@ def test_a_map_that_was_not_recorded_is_not_passed_over():
     hashed = [one.model_copy(update={"files": {"roles.json": "ab" * 32}}) for one in old if one.method == "dear"]
     assert used_maps(hashed)[0].sha256 == "ab" * 6
     assert used_maps(with_maps(role_map=None)) == []  # such as mask=all_mixed
+
+
+@pytest.mark.covers("T14")
+def test_a_method_without_a_docstring_has_a_row(monkeypatch):
+    undocumented = type("Undocumented", (CoOp,), {"name": "coop"})
+    assert undocumented.__doc__ is None
+    monkeypatch.setattr("dear.reports.compare_page.known", {"coop": undocumented}.get)
+    shown = page(make_comparison(some_cells({"zero_shot": 0.0, "coop": 3.0}), {}))
+    assert "KaiyangZhou" not in shown
