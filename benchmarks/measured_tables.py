@@ -101,13 +101,13 @@ def agreement_table() -> str:
 
 def stability_table() -> str:
     """How well role maps agree with those of resampled images."""
-    lines = []
+    lines, called = [], {True: "unstable", False: "stable", None: "unknown"}
     for one in document("role-stability")["maps"]:
         same = sorted(100 * found["same_role"] for found in one["resampled"])
         kappas = sorted(found["kappa"] for found in one["resampled"])
         shown = (f"{kappa:.2f}".replace("-", "−") for kappa in (kappas[0], median(kappas), kappas[-1]))
         share = f"{same[0]:.0f}–{same[-1]:.0f} %"
-        lines.append((f"{one['images']:,}", share, *shown, "unstable" if one["unstable"] else "stable"))
+        lines.append((f"{one['images']:,}", share, *shown, called[one["unstable"]]))
     return table(("photos", "heads with the same role", "kappa, lowest", "median", "highest", "called"), lines)
 
 

@@ -28,7 +28,8 @@ def unstable(request, tmp_path, monkeypatch):
     """Photos and a tiny CLIP whose roles change, or do not change, with every resample."""
     (tmp_path / "clip").mkdir()
     (tmp_path / "clip" / "open_clip_config.json").write_text(json.dumps({"model_cfg": TINY_CONFIGS["plain"]}))
-    make_photos(tmp_path / "photos", ["ant", "bee"], 30)  # two blocks of images
+    make_photos(tmp_path / "photos", ["ant", "bee"], 30)
+    monkeypatch.setattr("dear.roles.stability.LEAST_BLOCKS", 2)
     phrases = tuple(phrase for group in photograph_phrases().values() for phrase in group[:4])
     (tmp_path / "pool.txt").write_text("\n".join(phrases))
     calls = iter(range(1000))

@@ -104,7 +104,7 @@ def _caption(roles: RoleMap) -> str:
     if roles.stability is None:
         return ""
     if (kappa := roles.stability.kappa) is None:
-        return "Stability unknown: too few images to resample."
+        return "Stability unknown: too few images to test whether resampling confirms it."
     return _measured(roles.stability, kappa) + (
         f" This is below {LEAST_KAPPA}: the map is unstable." if roles.is_unstable else ""
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import comb
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from dear.roles.textspan import Moments, Span, textspan_all
 QUANTILES = (0.1, 0.2, 0.3, 0.4)
 PHRASE_FACTORS = (0.5, 0.75, 1.5)
 RESAMPLED = "images resampled"
+LEAST_BLOCKS = 5
+"""Fewer blocks of images have too few different resamples: two blocks have two."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ def doubt(roles: RoleMap) -> str | None:
     if found is None or not roles.is_specialised:
         return None
     if found.kappa is None:
-        return f"The stability of {_named(roles)} is unknown: it was found from too few images to resample them."
+        return f"The stability of {_named(roles)} is unknown: too few images to test whether resampling confirms it."
     if not roles.is_unstable:
         return None
     return (
@@ -147,17 +150,30 @@ def _named(roles: RoleMap) -> str:
 
 
 def bootstrap_moments(collected: Collected, draws: int, seed: int = 0) -> list[Moments]:
-    """Moments of bootstrapped image sets: blocks of images sampled with replacement; none for a single block."""
+    """Moments of bootstrapped image sets: blocks of images sampled with replacement, each sample once.
+
+    The images themselves are not a sample. There are no samples of fewer than `LEAST_BLOCKS` blocks.
+    """
     filled = [block for block in collected.blocks if block.count]
-    random = np.random.default_rng(seed)
+    if len(filled) < LEAST_BLOCKS:
+        return []
     samples: list[Moments] = []
-    for _ in range(draws if len(filled) > 1 else 0):
-        times = np.bincount(random.integers(len(filled), size=len(filled)), minlength=len(filled))
+    for times in _different_draws(len(filled), draws, seed):
         total = Moments.zeros(*filled[0].sum_ME.shape)
-        for block, n in zip(filled, times.tolist(), strict=True):
+        for block, n in zip(filled, times, strict=True):
             total = total + Moments(block.count * n, block.sum_ME * n, block.outer_MEE * n)
         samples.append(total)
     return samples
+
+
+def _different_draws(blocks: int, draws: int, seed: int) -> list[tuple[int, ...]]:
+    """How often each block is in each sample: no sample twice, and none that has every block once."""
+    random = np.random.default_rng(seed)
+    seen = {(1,) * blocks: None}
+    while len(seen) <= min(draws, comb(2 * blocks - 1, blocks) - 1):
+        times = np.bincount(random.integers(blocks, size=blocks), minlength=blocks)
+        seen.setdefault(tuple(times.tolist()))
+    return list(seen)[1:]
 
 
 def _variation(what: str, base: Sequence[RoleAndConcept], changed: Sequence[RoleAndConcept]) -> Variation:

@@ -109,11 +109,11 @@ def test_a_checkpoint_of_something_else_is_refused(clip, photos, tmp_path):
 
 
 def test_bootstrap_resamples_blocks(clip, photos):
-    collected = collect(clip, folder_images(photos))
+    collected = collect(clip, folder_images(photos), blocks=5)
     draws = bootstrap_moments(collected, 4, seed=1)
     counts = [block.count for block in collected.blocks]
-    assert counts == [8, 8, 6]
-    assert all(18 <= draw.count <= 24 for draw in draws)
+    assert counts == [6, 4, 4, 4, 4]
+    assert all(20 <= draw.count <= 30 for draw in draws)
     assert len({draw.outer_MEE.tobytes() for draw in draws}) > 1
     assert [d.count for d in bootstrap_moments(collected, 4, seed=1)] == [d.count for d in draws]
     one_block = collect(clip, folder_images(photos), batch=64)
