@@ -156,7 +156,7 @@ def test_control_c_is_one_line(dear_, place, tmp_path, monkeypatch):
         patch.setattr(cell_run, "evaluate_items", stop)
         code, stdout, stderr = dear_(*bench(place, "few-shot", tmp_path / "grid", "--seeds", 1))
     assert (code, stdout) == (130, "")
-    assert stderr.strip() == "dear: stopped; what was done so far is kept, resume with --resume."
+    assert stderr.strip() == "dear: stopped; what was saved so far is kept, resume with --resume."
     assert dear_(*bench(place, "few-shot", tmp_path / "grid", "--seeds", 1, "--resume"))[0] == 0
 
 
@@ -174,7 +174,7 @@ def test_a_signal_ends_all_jobs(place, tmp_path, how):
         _, stderr = process.communicate()
     assert process.returncode == 128 + how, stderr
     said = stderr.strip().splitlines()  # on a slow machine also how far it is, every 30 seconds
-    assert said[-1] == "dear: stopped; what was done so far is kept, resume with --resume."
+    assert said[-1] == "dear: stopped; what was saved so far is kept, resume with --resume."
     assert not any(word in stderr for word in ("Traceback", "resource_tracker", "Warning")), stderr
 
 

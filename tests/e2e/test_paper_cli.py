@@ -77,5 +77,5 @@ def test_control_c_leaves_what_can_be_resumed_and_no_traceback(tiny_folders, tin
         _, stderr = process.communicate()
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
-    assert stderr.strip().endswith("dear: stopped; what was done so far is kept, resume with --resume.")
+    assert stderr.strip().endswith("dear: stopped; what was saved so far is kept, resume with --resume.")
     assert list(out.glob("grids/base-to-novel/cells/zero_shot-*.json"))

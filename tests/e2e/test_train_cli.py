@@ -129,7 +129,7 @@ def test_control_c_is_one_line_and_resumes(dear_, place, made, tmp_path, monkeyp
         stop_after(patch, 3, KeyboardInterrupt())
         code, stdout, stderr = dear_(*train(place, place / "photos", tmp_path / "run"))
     assert (code, stdout) == (130, "")
-    assert stderr.strip() == "dear: stopped; what was done so far is kept, resume with --resume."
+    assert stderr.strip() == "dear: stopped; what was saved so far is kept, resume with --resume."
     assert dear_(*train(place, place / "photos", tmp_path / "run", "--resume"))[0] == 0
     adapters = [(folder / "adapter_model.safetensors").read_bytes() for folder in (tmp_path / "run", made)]
     assert adapters[0] == adapters[1]
@@ -142,7 +142,7 @@ def test_control_c_names_resume_only_where_there_is_one(dear_, place, made, monk
     monkeypatch.setattr("dear.workflows.predict.stream", stop)
     code, _, stderr = dear_("predict", made, place / "photos" / "ant" / "0.png")
     assert code == 130
-    assert stderr.strip() == "dear: stopped; what was done so far is kept, give the same command again."
+    assert stderr.strip() == "dear: stopped; what was saved so far is kept, give the same command again."
 
 
 def test_a_full_disk_is_one_line(dear_, place, tmp_path, monkeypatch):

@@ -143,7 +143,7 @@ class _Verbs(Group):
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             loaded = self.commands.is_loaded(sys.argv[1:])
-            kept = f"what was done so far is kept, {_go_on(self)}" if loaded else "nothing was done"
+            kept = f"what was saved so far is kept, {_go_on(self)}" if loaded else "nothing was done"
             sys.stderr.write(f"\ndear: stopped; {kept}.\n")
             raise typer.Exit(128 + stop.signal if isinstance(stop, Terminated) else 130) from None
 
