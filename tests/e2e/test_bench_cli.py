@@ -80,9 +80,10 @@ def test_compare_continues_a_grid_of_bench(dear_, place, tmp_path):
     code, stdout, stderr = dear_(*words)
     assert code == 0, stderr
     assert stdout.startswith("These results are too few to recommend a method")
-    first, second, *cells, last, page = stderr.splitlines()
+    first, second, halves, *cells, last, page = stderr.splitlines()
     assert first.startswith("coop per_class=true cannot be run: coop knows only the classes it was trained on")
     assert second == "8 cells of other methods will be run."
+    assert halves.startswith("Methods are trained on the first half of the classes (base)")
     assert [line.partition("]")[0].partition(",")[0] for line in cells] == [f"[{done}/8" for done in range(1, 8)] + [
         "[8/8"
     ]
