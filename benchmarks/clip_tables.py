@@ -19,6 +19,7 @@ from dear.workflows.backbones import POOLS
 FILE = "backbone-sizes"
 FAMILIES = {
     "the world's CLIP": "world$",
+    "the world's CLIP of the other kind": "world-siglip$",
     "SigLIP 2": "ViT.*SigLIP2",
     "SigLIP": "ViT.*SigLIP",
     "MetaCLIP 2": ".*worldwide",

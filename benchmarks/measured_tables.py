@@ -111,9 +111,9 @@ def stability_table() -> str:
     return table(("photos", "heads with the same role", "kappa, lowest", "median", "highest", "called"), lines)
 
 
-def removal_table() -> str:
+def removal_table(name: str = "world-roles") -> str:
     """What removing the heads of an attribute costs on the world, beside random heads."""
-    ablation, lines = document("world-roles")[0]["ablation"], []
+    ablation, lines = document(name)[0]["ablation"], []
     tasks = ablation["tasks"]
     for group in ablation["groups"]:
         place = tasks.index(group["attribute"])
@@ -124,9 +124,9 @@ def removal_table() -> str:
     return table(("removed", *tasks, "as many random heads, own task"), lines)
 
 
-def attribute_table() -> str:
-    """Zero-shot accuracy of the world's CLIP by attribute."""
-    found = document("world-score")["attributes"]
+def attribute_table(name: str = "world-score") -> str:
+    """Zero-shot accuracy of a CLIP of the world by attribute."""
+    found = document(name)["attributes"]
     heads = {"top1": "top-1", "seen": "seen combinations", "unseen": "never-seen combinations", "chance": "chance"}
     lines = [(name, *numbers([row[one] for one in heads])) for name, row in found.items()]
     return table(("attribute", *heads.values()), lines)

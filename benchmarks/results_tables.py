@@ -195,7 +195,13 @@ TABLES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "clip-costs": clip_tables.cost_table,
         "clip-steps": clip_tables.step_table,
     },
-    DOCS / "explanation" / "world.md": {"attributes": measured.attribute_table, "zero-shot": zero_shot_table},
+    DOCS / "explanation" / "world.md": {
+        "attributes": measured.attribute_table,
+        "zero-shot": zero_shot_table,
+        "siglip-attributes": lambda: measured.attribute_table("world-siglip-score"),
+        "siglip-removal": lambda: measured.removal_table("world-siglip-roles"),
+        "siglip": lambda: halves_table("world-siglip", 1, sets=True),
+    },
 }
 
 

@@ -30,6 +30,7 @@ from dear.backbone.foreign_hub import repository_folder
 from dear.backbone.hub import CONFIG_FILE, WEIGHTS, WHOLE, Wanted, causes_of, first_lines
 from dear.backbone.names import RANDOM, SUGGESTION, check_pretrained, repository_of, resolve_name, shipped
 from dear.backbone.origin import PAGE, Origin, origin_of
+from dear.backbone.own_trunk import register
 from dear.backbone.safety import SAFE, check_config, check_format, check_readable, weights_of
 from dear.backbone.support import refused
 from dear.backbone.text_hub import HUB_POOL
@@ -61,7 +62,7 @@ def load_clip(
 
     Args:
         name: an OpenCLIP name ("ViT-B-16-quickgelu"), "hf-hub:org/repo" or "local-dir:path" in the format of OpenCLIP
-            or transformers, or "world", the small CLIP that ships with this package.
+            or transformers, or "world" or "world-siglip", the small CLIPs that ship with this package.
         pretrained: a tag ("openai"), the path of a checkpoint, or "random" for random weights.
             Leave it out for folders and hub repositories, which contain their own weights.
         device: where to put the model.
@@ -291,6 +292,7 @@ def _create(name: str, pretrained: str | None, weights: Path | None, seed: int, 
         torch.manual_seed(seed)
         if foreign:
             return foreign.build(random=pretrained == RANDOM)
+        register()
         model = open_clip.create_model(
             f"local-dir:{folder}" if folder else name,
             load_weights=False,

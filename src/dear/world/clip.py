@@ -12,12 +12,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from dear.backbone.own_trunk import TRUNK, register
 from dear.errors import BackboneError
 from dear.world.bpe import train_merges, vocabulary_size, write_merges
 from dear.world.grammar import vocabulary_text
 from dear.world.raster import Bytes
 from dear.world.samples import PATCH, pretraining_pair
-from dear.world.siglip import LOGIT_BIAS, LOGIT_SCALE, TRUNK, register
+from dear.world.siglip import LOGIT_BIAS, LOGIT_SCALE
 
 Kind = Literal["clip", "plain", "siglip"]
 """clip: [CLS], with heads that are assigned to attributes; plain: the same with free heads; siglip: see `siglip`."""
@@ -28,9 +29,9 @@ WEIGHTS_FILE = "open_clip_model.safetensors"
 MERGES_FILE = "bpe_merges.txt.gz"
 
 
-def assets_folder() -> Path:
-    """Return the folder of the shipped weights."""
-    return Path(__file__).parents[1] / "assets" / "world"
+def assets_folder(name: str = "world") -> Path:
+    """Return the folder of shipped weights: "world", or "world-siglip" for the other kind."""
+    return Path(__file__).parents[1] / "assets" / name
 
 
 def config(kind: Kind = "clip") -> dict[str, Any]:

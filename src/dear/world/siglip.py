@@ -1,6 +1,6 @@
 """The other kind of CLIP for the world: no [CLS] token, attention pooling (MAP), bidirectional text, sigmoid loss.
 
-Its image tower is a timm model, as in SigLIP. `register` makes its architecture known to timm under `TRUNK`.
+Its image tower is a timm model, as in SigLIP: `dear.backbone.own_trunk`.
 """
 
 from __future__ import annotations
@@ -10,36 +10,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-TRUNK = "dear_world_siglip"
-"""Name of the image tower in timm."""
 LOGIT_SCALE, LOGIT_BIAS = math.log(10.0), -10.0
 """Initial values, as in SigLIP."""
-
-
-def register() -> None:
-    """Make the image tower known to timm, once."""
-    from timm.models import is_model, register_model
-
-    if not is_model(TRUNK):
-        register_model(dear_world_siglip)
-
-
-def dear_world_siglip(
-    pretrained: bool = False, pretrained_cfg: Any = None, pretrained_cfg_overlay: Any = None, **options: Any
-) -> nn.Module:
-    """A vision transformer of the same size as the world's CLIP, with attention pooling instead of a [CLS] token."""
-    from timm.models.vision_transformer import VisionTransformer
-
-    options = {"class_token": False, "global_pool": "map", **options}
-    options.pop("cache_dir", None)
-    trunk: Any = VisionTransformer(img_size=64, patch_size=8, embed_dim=128, depth=12, num_heads=8, **options)
-    trunk.default_cfg = trunk.pretrained_cfg = {}
-    return trunk  # type: ignore[no-any-return]
-
-
-__all__ = ["TRUNK", "dear_world_siglip", "image_features", "pairwise_sigmoid", "register", "text_features"]
 
 
 def image_features(model: Any, images: Tensor, visible: Tensor | None) -> Tensor:

@@ -42,17 +42,21 @@ def described(name):
     }
 
 
-def described_world():
-    """The row of the CLIP that comes with this package."""
-    clip = dear.load_clip("world")
-    count = sum(p.numel() for p in clip.model.parameters()) - 1
+OURS = ("world", "world-siglip")
+
+
+def described_ours(name):
+    """The row of a CLIP that comes with this package."""
+    clip = dear.load_clip(name)
+    count = sum(p.numel() for key, p in clip.model.named_parameters() if not key.startswith("logit_"))
     layers = sorted({"text layers", "image layers"} & clip.can, reverse=True)
     row = {"layers": layers, "pool": clip.geometry.pool, "pixels": clip.geometry.image_size}
     return {**row, "parameters": count, "extra": ""}
 
 
 def scan():
-    return {"world": described_world(), **{name: described(name) for name in open_clip.list_models()}}
+    ours = {name: described_ours(name) for name in OURS}
+    return {**ours, **{name: described(name) for name in open_clip.list_models()}}
 
 
 def coverage(table):
@@ -67,13 +71,18 @@ def coverage(table):
 
 def test_the_table_covers_every_name():
     table = json.loads(TABLE.read_text())
-    assert set(table) == {"world", *open_clip.list_models()}
+    assert set(table) == {*OURS, *open_clip.list_models()}
     assert coverage(table) == GOAL
 
 
 @pytest.mark.parametrize("name", ["ViT-B-16", "ViT-B-16-SigLIP2-256", "PE-Core-S-16-384", "RN50", "coca_ViT-B-32"])
 def test_one_of_each_family(name):
     assert described(name) == json.loads(TABLE.read_text())[name]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_clips_of_this_package(name):
+    assert described_ours(name) == json.loads(TABLE.read_text())[name]
 
 
 @pytest.mark.slow

@@ -1,15 +1,28 @@
 """The world's CLIP of the other kind: its training forward pass is open_clip's, its losses are SigLIP's."""
 
 import json
+import shutil
+import string
+import subprocess
+import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+import dear
+from dear.backbone.own_trunk import TRUNK
+from dear.errors import BackboneError
+from dear.model.explanation import explain_image
+from dear.model.load import make_method
 from dear.world import siglip
-from dear.world.clip import build, config, load_tokenizer, read_folder, write_folder, write_tokenizer
+from dear.world.clip import assets_folder, build, config, load_tokenizer, read_folder, write_folder, write_tokenizer
 from dear.world.losses import UNKNOWN, also_true, prompts_are_true, total_loss
 from dear.world.pretrain import Learner, Settings, make_batch, pretrain
+from dear.world.samples import held_out_image
+from dear.world.vocabulary import NAMES
 
 TINY = Settings(seed=3, steps=2, shard=10, captions=6, gray=2, warmup=2, dense_from=0, kind="siglip")
 
@@ -85,3 +98,66 @@ def test_a_run_of_one_kind_is_not_resumed_as_another(tmp_path):
     pretrain(tmp_path / "run", TINY, stop_after=1, checkpoint_every=1)
     with pytest.raises(Exception, match="other settings"):
         pretrain(tmp_path / "run", replace(TINY, kind="plain"), resume=True)
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return dear.load_clip("world-siglip")
+
+
+def test_the_shipped_weights_load_by_name_and_from_their_folder(shipped, tmp_path):
+    """timm learns one name by loading, also in a process that never imported `dear.world`."""
+    folder = shutil.copytree(assets_folder("world-siglip"), tmp_path / "clip")
+    assert json.loads((folder / "open_clip_config.json").read_text()) == config("siglip")
+    assert (shipped.geometry.pool, shipped.geometry.causal, shipped.geometry.prefix_rows) == ("map", False, 0)
+    code = f"import dear; print(dear.load_clip('local-dir:{folder}').weights_sha256)"
+    alone = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert alone.stdout.split() == [shipped.weights_sha256]
+
+
+def test_only_our_own_trunk_is_known_to_timm(tmp_path):
+    folder = shutil.copytree(assets_folder("world-siglip"), tmp_path / "clip")
+    settings = (folder / "open_clip_config.json").read_text().replace(TRUNK, "dear_world_siglip2")
+    (folder / "open_clip_config.json").write_text(settings)
+    with pytest.raises(BackboneError, match="dear_world_siglip2"):
+        dear.load_clip(f"local-dir:{folder}")
+
+
+def test_all_weights_of_the_package_are_small():
+    weights = assets_folder().parent.glob("*/*.safetensors")
+    assert sum(path.stat().st_size for path in weights) < 20 * 1024 * 1024
+
+
+def test_roles_features_search_and_explanation_work_without_a_cls_token(shipped, tmp_path):
+    """The shipped map fits, its features sum to the embedding, images are found and answers are split exactly."""
+    folder = tmp_path / "scenes"
+    folder.mkdir()
+    for number in range(12):
+        Image.fromarray(held_out_image(number)[0]).save(folder / f"{number:02d}.png")
+    pixels = torch.stack([shipped.preprocess_eval(Image.open(path)) for path in sorted(folder.iterdir())])
+    parts = dear.attribute_features(shipped, None, pixels)
+    assert set(parts) == {"color", "shape", "texture", "object", "location", "mixed", "rest"}
+    assert torch.allclose(sum(parts.values()), shipped.encode_image(pixels), atol=1e-5)
+    index = dear.index_images(folder, tmp_path / "index", clip=shipped, workers=0)
+    assert set(index.kinds) == {"cls", *NAMES}
+    hits = dear.search(shipped, folder / "03.png", index=index.out, by="location", top_k=3)
+    assert hits[0].path.name == "03.png"
+    model = dear.Model(shipped, make_method("zero_shot", shipped)).for_classes([*NAMES["location"]])
+    found = explain_image(model, pixels[3])
+    assert found.sums() == pytest.approx(list(found.logits), abs=1e-4)
+    scene = held_out_image(3)[1]
+    assert found.classes[0] == scene.location
+
+
+def test_roles_are_discovered_without_a_cls_token(shipped, tmp_path, monkeypatch):
+    """With a stand-in for the sentence model: its vectors are the counts of letters."""
+
+    def encode(texts):
+        return np.array([[text.count(letter) + 1e-3 for letter in string.ascii_lowercase] for text in texts])
+
+    monkeypatch.setattr("dear.workflows.discover.load_encoder", lambda name: encode)
+    out = tmp_path / "roles"
+    roles = dear.discover_roles(shipped, "world", out=out, pool="world", phrases=3, max_images=48, examples=8)
+    assert {head.layer for head in roles.heads} == {9, 10, 11, 12}
+    assert len({head.phrases for head in roles.heads}) > 16
+    assert "Layer 12, head 7" in (out / "index.html").read_text(encoding="utf-8")
