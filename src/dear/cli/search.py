@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from dear.cli.commands import add_command
-from dear.cli.console import Group, json_line, printable, say
-from dear.options.commands import IndexImages, Search
+from dear.cli.console import Group, columns, json_line, printable, say
+from dear.options.commands import BuildSearch, ExportIndex, IndexImages, Search
 
 if TYPE_CHECKING:
     from dear.retrieval.search import Found
@@ -43,6 +44,7 @@ def index(options: IndexImages) -> None:
         f"{len(found):,} images in the index, {found.encoded:,} of them new; searchable by {', '.join(found.kinds)}"
     )
     typer.echo(printable(f"next: dear search find {found.out} PHOTO --by {found.kinds[-1]}"))
+    _advise(found.out, found.kinds[0])
 
 
 def find(options: Search) -> None:
@@ -62,6 +64,7 @@ def find(options: Search) -> None:
         clip=options.clip,
         pretrained=options.pretrained,
         sheet=options.sheet,
+        exact=options.exact,
         device=options.device,
         threads=options.threads,
         allow_pickled=options.allow_pickled,
@@ -70,6 +73,45 @@ def find(options: Search) -> None:
         _print(one, options.as_json, headed=len(found) > 1, left_out=options.min_score is not None)
     if options.sheet is not None:
         say(f"sheet: {options.sheet}")
+    if not options.exact:
+        _advise(options.index, found[0].by)
+
+
+def build(options: BuildSearch) -> None:
+    """Make search in a large INDEX faster: build lists with faiss, in the user's cache; photos are not read again."""
+    from dear.storage.user_cache import readable
+    from dear.workflows.search_lists import build_search
+
+    found = build_search(options.index, kinds=options.kinds, threads=options.threads)
+    rows = [("kind", "rows", "lists searched", "recall@10", "size", "")]
+    for one, is_new in found:
+        lists = f"{one.probes:,} of {one.lists:,}"
+        rows.append(
+            (one.kind, f"{one.rows:,}", lists, f"{one.recall:.3f}", readable(one.bytes), "" if is_new else "as before")
+        )
+    typer.echo(printable(columns(rows)))
+    if all(one.lists == 1 for one, _ in found):
+        typer.echo("One list contains all rows, so search stays exact.")
+    else:
+        typer.echo(
+            "recall@10: share of the ten nearest images found, for photos; 'dear search find --exact' finds all."
+        )
+
+
+def export(options: ExportIndex) -> None:
+    """Write the paths and features of INDEX to a file for a vector database."""
+    from dear.workflows.search_export import export_index
+
+    rows = export_index(options.index, options.out, to=options.to)
+    typer.echo(printable(f"{options.out}: {rows:,} images"))
+
+
+def _advise(folder: Path, kind: str) -> None:
+    """Say what makes search in a large index faster."""
+    from dear.workflows.search_lists import search_advice
+
+    if words := search_advice(folder, kind):
+        say(f"note: {words}")
 
 
 def _print(found: Found, as_json: bool, *, headed: bool, left_out: bool) -> None:
@@ -93,3 +135,5 @@ def _print(found: Found, as_json: bool, *, headed: bool, left_out: bool) -> None
 
 add_command(app, index, IndexImages, plugins=True)
 add_command(app, find, Search, plugins=True)
+add_command(app, build, BuildSearch)
+add_command(app, export, ExportIndex)

@@ -1,12 +1,14 @@
 """Find images in an index: by an image, by a text, by both, by one attribute, without one, or with one exchanged.
 
-Search is exact: every image's cosine with the query, by matrix products over blocks of rows.
+Search is exact: every image's cosine with the query, by matrix products over blocks of rows. Where lists were built
+for a large index (`dear.retrieval.lists`), a query by one image or one text compares only rows of the nearest lists.
 Shapes: N rows, G kinds of features, E joint embedding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +23,9 @@ from dear.errors import ConfigError, DataError, option
 from dear.model.model import Model
 from dear.retrieval.encoder import Encoder, model_encoder
 from dear.retrieval.index import BLOCK, WHOLE, Index
+from dear.retrieval.lists import Lists, open_lists
 from dear.retrieval.segments import damaged
+from dear.storage.columns import DamagedSegmentError
 from dear.storage.files import is_file
 
 ALL = "all"
@@ -92,8 +96,12 @@ def find(
     swap: Mapping[str, Query] | None = None,
     top_k: int = 12,
     min_score: float | str | None = None,
+    exact: bool = False,
 ) -> list[Found]:
-    """The images nearest to what is asked for: one result, or one per kind of feature if `by` is "all"."""
+    """The images nearest to what is asked for: one result, or one per kind of feature if `by` is "all".
+
+    With `exact`, every image is compared, even if lists for faster search were built.
+    """
     maker = model_encoder(encoder) if isinstance(encoder, Model) else encoder
     wanted = ask
     if not isinstance(wanted, Ask):
@@ -106,7 +114,7 @@ def find(
     query = _Vectors.of(maker, wanted)
     alike = likeness(index) if wanted.by != WHOLE else {}
     kinds = [kind for kind in index.kinds if kind not in wanted.without] if wanted.by == ALL else [wanted.by]
-    return [_found(index, wanted, query, kind, alike) for kind in kinds]
+    return [_found(index, wanted, query, kind, alike, exact) for kind in kinds]
 
 
 def check(index: Index, ask: Ask) -> None:
@@ -164,24 +172,56 @@ def _batch(encoder: Encoder, images: Sequence[Query]) -> Tensor:
     return torch.stack([encoder.clip.preprocess_eval(one) for one in opened])
 
 
-def _found(index: Index, ask: Ask, query: _Vectors, kind: str, alike: Mapping[str, tuple[str, float]]) -> Found:
-    scores = []
+def _found(
+    index: Index, ask: Ask, query: _Vectors, kind: str, alike: Mapping[str, tuple[str, float]], exact: bool
+) -> Found:
     without = ask.without if kind == WHOLE else ()
-    if query.parts is not None:
-        vector = query.parts[kind] - sum((query.parts[one] for one in without), torch.zeros(()))
-        scores.append(score_rows(index, kind, vector, without))
-    if query.text is not None:
-        vector = query.text if kind == WHOLE else restricted(index, kind, query.text)
-        scores.append(score_rows(index, kind, vector, without))
-    scores_N = scores[0] if len(scores) == 1 else torch.stack([_standard(one, index.alive) for one in scores]).mean(0)
-    least = proposed(scores_N[index.alive])
+    count = min(ask.top_k, len(index))
+    is_single = not without and (query.parts is None or query.text is None)
+    lists = open_lists(index, kind) if is_single and not exact else None
+    found = None
+    if lists is not None:
+        with suppress(DamagedSegmentError):
+            found = _by_lists(index, kind, query, count, lists)
+    best, least = found or _by_all_rows(index, kind, query, count, without)
     if isinstance(ask.min_score, int | float):
         least = float(ask.min_score)
-    best = top(scores_N.masked_fill(~index.alive, -torch.inf), min(ask.top_k, len(index)))
     hits = [Hit(index.path(row), score, kind, score >= least) for row, score in best]
     wanted = [hit for hit in hits if hit.matches or ask.min_score is None]
     remark = remarks(index, kind, alike)
     return Found(kind, _title(ask, kind, remark), tuple(wanted), least, remark)
+
+
+def _by_all_rows(
+    index: Index, kind: str, query: _Vectors, count: int, without: Sequence[str]
+) -> tuple[list[tuple[int, float]], float]:
+    """The best rows with their scores, and the proposed score, from the scores of all rows."""
+    scores = []
+    if query.parts is not None:
+        vector = query.parts[kind] - sum((query.parts[one] for one in without), torch.zeros(()))
+        scores.append(score_rows(index, kind, vector, without))
+    if query.text is not None:
+        vector = query.text if kind == WHOLE else restricted(index.sample(kind, SAMPLED), query.text)
+        scores.append(score_rows(index, kind, vector, without))
+    scores_N = scores[0] if len(scores) == 1 else torch.stack([_standard(one, index.alive) for one in scores]).mean(0)
+    return top(scores_N.masked_fill(~index.alive, -torch.inf), count), proposed(scores_N[index.alive])
+
+
+def _by_lists(
+    index: Index, kind: str, query: _Vectors, count: int, lists: Lists
+) -> tuple[list[tuple[int, float]], float]:
+    """The same from lists for one image or one text: rows newer than the lists are compared one by one."""
+    if query.parts is not None:
+        vector = query.parts[kind]
+    elif query.text is not None:
+        vector = query.text if kind == WHOLE else restricted(lists.sample, query.text)
+    query_E, covered, most = F.normalize(vector, dim=0), lists.about.rows, min(max(count, BEST), len(index))
+    near = lists.search(index, query_E, most, is_text=query.parts is None)
+    alive = index.alive[covered:]
+    newer = score_rows(lists.newer(index), kind, query_E).masked_fill(~alive, -torch.inf)
+    further = [(covered + row, score) for row, score in top(newer, min(most, int(alive.sum())))]
+    best = sorted([*near.best, *further], key=lambda one: (-one[1], one[0]))[:most]
+    return best[:count], between(near.sampled, torch.tensor([score for _, score in best[:BEST]]))
 
 
 def score_rows(index: Index, kind: str, vector_E: Tensor, without: Sequence[str] = ()) -> Tensor:
@@ -219,8 +259,12 @@ def proposed(scores_N: Tensor) -> float:
 
     Three quarters of the way from the median, which is what images have in common that do not match, to the five best.
     """
-    middle = float(scores_N.median())
-    best = float(scores_N.topk(min(BEST, len(scores_N))).values.median())
+    return between(scores_N, scores_N.topk(min(BEST, len(scores_N))).values)
+
+
+def between(scores_N: Tensor, best_K: Tensor) -> float:
+    """The proposed score from scores of many images, and from the best scores of all."""
+    middle, best = float(scores_N.median()), float(best_K.median())
     return middle + WAY * (best - middle)
 
 
@@ -235,9 +279,9 @@ def _standard(scores_N: Tensor, alive_N: Tensor) -> Tensor:
     return (scores_N - middle) / max(spread, 1e-6)
 
 
-def restricted(index: Index, kind: str, text_E: Tensor) -> Tensor:
-    """A text's direction within what the features of a kind span in this index; the text itself if nothing is left."""
-    rows_NE = index.sample(kind, SAMPLED).double()
+def restricted(sample_NE: Tensor, text_E: Tensor) -> Tensor:
+    """A text's direction within what features of a kind span; the text itself if nothing is left."""
+    rows_NE = sample_NE.double()
     values_E, directions_EE = torch.linalg.eigh(rows_NE.T @ rows_NE)
     held_E = values_E.flip(0).cumsum(0) / values_E.sum()
     count = 1 + int((held_E < SPANNED).sum())

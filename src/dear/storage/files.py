@@ -14,6 +14,7 @@ import stat
 import tempfile
 import time
 import unicodedata
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,8 +47,8 @@ def read_regular(path: Path, *, most: int = LARGEST_TEXT) -> bytes:
         return file.read(facts.st_size)
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write to a temporary file beside `path`, flush it to disk, and rename it into place.
+def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write to a temporary file beside `path`, flush it to disk, and rename it into place; data can come in parts.
 
     A link is followed; anything but a regular file is refused; an existing file keeps its permissions.
     """
@@ -64,7 +65,7 @@ def write_atomic(path: Path, data: bytes) -> None:
         _remove_leftovers(target)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).chmod(mode)
@@ -120,7 +121,7 @@ def is_folder(path: str | Path) -> bool:
         return False
 
 
-def write_result(path: Path, content: str | bytes) -> None:
+def write_result(path: Path, content: str | bytes | Iterable[bytes]) -> None:
     """Write a file a person asked for by name, with the folders above it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,8 @@ from dear.errors import CacheError, ConfigError
 from dear.storage.locks import kind_of
 
 VARIABLE = "DEAR_CACHE"
+ROLES, SEARCH = "roles", "search"
+"""Folders of the cache with one entry per backbone, or per kind of feature of an index."""
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
@@ -104,11 +106,11 @@ def _caches(folders: Sequence[str | Path]) -> list[Path]:
 
 
 def _parts(cache: Path) -> list[Path]:
-    """The entries of a cache: its folders, and those of `roles`, one for each backbone."""
+    """The entries of a cache: its folders, and those inside of `roles` and `search`."""
     if kind_of(cache) != "cache":
         return []
     parts = [path for path in cache.iterdir() if path.is_dir() and not path.is_symlink()]
-    return [one for part in parts for one in (sorted(part.iterdir()) if part.name == "roles" else [part])]
+    return [one for part in parts for one in (sorted(part.iterdir()) if part.name in (ROLES, SEARCH) else [part])]
 
 
 def _entry(path: Path) -> CacheEntry:

@@ -33,6 +33,7 @@ def search(
     min_score: float | str | None = None,
     index: str | Path | None = None,
     sheet: str | Path | None = None,
+    exact: bool = False,
     device: str | None = None,
     threads: int | None = None,
     allow_pickled: bool = False,
@@ -52,6 +53,7 @@ def search(
             are listed as well, with `matches` false.
         index: folder of the index, if `source` is a model or the folder of a run with another index.
         sheet: contact sheet to write: a .html or .png file.
+        exact: compare every image, even if `dear.build_search` has built lists for faster search.
         device: "cpu", "cuda"; by default a GPU if there is one.
         threads: threads to compute with on a CPU; by default all.
         allow_pickled: also read a backbone's weights from a pickled file (tensors only, never code).
@@ -67,6 +69,7 @@ def search(
         min_score=min_score,
         index=index,
         sheet=sheet,
+        exact=exact,
         device=device,
         threads=threads,
         allow_pickled=allow_pickled,
@@ -92,6 +95,7 @@ def search_by_kind(
     clip: str | None = None,
     pretrained: str | None = None,
     sheet: str | Path | None = None,
+    exact: bool = False,
     device: str | None = None,
     threads: int | None = None,
     allow_pickled: bool = False,
@@ -100,7 +104,7 @@ def search_by_kind(
 
     `run`, or `clip` and `pretrained`, name what made the index, if that is not where the index says.
     """
-    check_values(Search, device=device, threads=threads)
+    check_values(Search, device=device, threads=threads, exact=exact)
     wanted = asked(query, text=text, by=by, without=without, swap=swap, top_k=top_k, min_score=min_score)
     if run is not None and clip is not None:
         raise ConfigError(
@@ -112,7 +116,8 @@ def search_by_kind(
     on = local_device(device)
     with using_threads(threads):
         named = run if clip is None else load_clip(clip, pretrained, on, allow_pickled=allow_pickled)
-        found = find(encoder_of(stored, named or model, device=on, allow_pickled=allow_pickled), stored, wanted)
+        encoder = encoder_of(stored, named or model, device=on, allow_pickled=allow_pickled)
+        found = find(encoder, stored, wanted, exact=exact)
         if sheet is not None:
             write_found(Path(sheet), wanted, found)
     return found
