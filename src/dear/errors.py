@@ -51,6 +51,10 @@ class MissingExtraError(DearError, ImportError):
     """A feature needs optional packages that are not installed."""
 
 
+class ClusterError(DearError, RuntimeError):
+    """A cluster does not answer, refuses the work, or has no room for it."""
+
+
 class DataError(DearError, ValueError):
     """A data set is missing, incomplete or in an unexpected layout."""
 
@@ -101,6 +105,10 @@ class BackboneMismatchError(ArtefactError):
 
 class OverwriteError(ArtefactError, FileExistsError):
     """Saving would overwrite existing files."""
+
+
+class ExportError(DearError, RuntimeError):
+    """A model cannot be exported, or what was exported computes something else."""
 
 
 class FolderBusyError(DearError, RuntimeError):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import dear
+from dear.engine import feature_cache
 from dear.engine.feature_cache import cached_views
 from dear.engine.feed import live_views
 from dear.engine.ranks import Ranks
@@ -193,3 +194,32 @@ def test_a_damaged_row_of_an_image_that_is_gone_counts_as_wrong(toy, model, tmp_
     assert list(found.problems) == [0]
     assert found.picks[0] == -1
     assert found.scores.unreadable == 1
+
+
+def test_test_images_that_another_process_encodes_meanwhile_are_not_encoded_again(toy, clip, monkeypatch, tmp_path):
+    monkeypatch.setattr(feature_cache, "BLOCK", 2)
+    model, encoded, fill = toy.job().build(clip), list[str](), feature_cache._fill
+    model.requires_grad_(False)
+    inside = []
+
+    def filling(stores, images, *others, **named):
+        if not inside:  # while this process begins its first block, another one does everything
+            inside.append(True)
+            evaluate(model, toy.dataset, toy.dataset.test, cache=tmp_path, workers=0)
+            encoded.clear()
+        encoded.extend(images.names)
+        return fill(stores, images, *others, **named)
+
+    alone = evaluate(model, toy.dataset, toy.dataset.test, cache=tmp_path / "alone", workers=0)
+    monkeypatch.setattr(feature_cache, "_fill", filling)
+    shared = evaluate(model, toy.dataset, toy.dataset.test, cache=tmp_path, workers=0)
+    assert len(encoded) == 2  # the block that was begun; the other two were there
+    assert shared.scores == alone.scores
+    assert torch.equal(shared.confidence, alone.confidence)
+
+
+def test_processes_share_the_blocks_of_test_images():
+    ours, theirs = (feature_cache.own_order(range(1000), process) for process in (7, 8))
+    assert sorted(map(tuple, ours)) == sorted(map(tuple, theirs))
+    assert [one[0] for one in ours] != [one[0] for one in theirs]
+    assert all(one[0] % feature_cache.BATCH == 0 for one in ours)  # batches do not depend on who encodes them

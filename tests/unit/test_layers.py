@@ -13,7 +13,7 @@ import dear
 SOURCE = Path(dear.__file__).parent
 FLOORS = (
     ("errors", "config"),
-    ("storage", "progress"),
+    ("storage", "progress", "cluster"),
     ("options",),
     ("data", "backbone"),
     ("roles", "methods", "world"),

@@ -6,6 +6,7 @@ Stores are named by the quantities of `dear.backbone.frozen`, so methods that re
 from __future__ import annotations
 
 import json
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,10 +30,13 @@ from dear.engine.ranks import Ranks
 from dear.errors import ImageError
 from dear.model.artefact import identity
 from dear.model.model import Model
+from dear.progress.stages import Advance, stage
 from dear.storage.files import MEGABYTE, letters
 
 BATCH = 64
 """Images that pass through the frozen layers at once."""
+BLOCK = 2 * BATCH
+"""Test images that a process encodes before it looks again for those that other processes have encoded."""
 SEGMENT_BYTES = 64 * MEGABYTE
 """Size of computed rows in memory at which they are written as one segment; a killed process loses no more."""
 EVALUATION = "evaluation"
@@ -79,6 +83,11 @@ class Stores:
     def __contains__(self, key: str) -> bool:
         """Whether every quantity of a key is stored."""
         return all(key in store for store in self._stores.values())
+
+    def look_again(self) -> None:
+        """Note the rows that other processes have added."""
+        for store in self._stores.values():
+            store.look_again()
 
     def put(self, keys: Sequence[str], states: States) -> None:
         """Add rows; keys that have a row keep it."""
@@ -145,9 +154,17 @@ def evaluation_states(
 
     stores = Stores(cache, model, names, EVALUATION)
     chosen = [index for index, key in enumerate(keys) if key not in stores]
-    listed = dataset.images([items[i] for i in chosen])
-    found = _fill(stores, listed, preprocess, compute, [keys[i] for i in chosen], workers, what, progress)
-    problems |= {chosen[index]: problem for index, problem in found.items()}
+    with stage(what, len(chosen)) as advance:
+        done = 0
+        for block in own_order(chosen, os.getpid()):
+            stores.look_again()
+            left = [index for index in block if keys[index] not in stores]
+            listed = dataset.images([items[index] for index in left])
+            count = partial(_count, done, advance, progress)
+            found = _fill(stores, listed, preprocess, compute, [keys[i] for i in left], workers, what, advance=count)
+            problems |= {left[index]: problem for index, problem in found.items()}
+            done += len(block)
+            _count(done, advance, progress, 0)
     good = [index for index in range(len(items)) if index not in problems]
     for first in range(0, len(good), batch_size):
         rows: dict[int, States] = {}
@@ -157,6 +174,23 @@ def evaluation_states(
         if rows:
             joined = {name: torch.cat([row[name] for row in rows.values()]) for name in names}
             yield StateBatch(tuple(rows), {name: x.to(model.clip.device) for name, x in joined.items()})
+
+
+def own_order(chosen: Sequence[int], process: int) -> list[Sequence[int]]:
+    """Blocks of images in an order of a process's own, so that processes that need the same images share the work.
+
+    Each process looks before every block for what the others have stored.
+    """
+    blocks = [chosen[first : first + BLOCK] for first in range(0, len(chosen), BLOCK)]
+    random.Random(process).shuffle(blocks)
+    return blocks
+
+
+def _count(before: int, advance: Advance, progress: Progressed | None, done: int) -> None:
+    """Report images of a block after all images of the blocks before it."""
+    advance(before + done)
+    if progress:
+        progress(before + done)
 
 
 @contextmanager
@@ -196,6 +230,7 @@ def _fill(
     workers: int,
     what: str,
     progress: Progressed | None = None,
+    advance: Advance | None = None,
 ) -> dict[int, str]:
     """Compute and store the rows of images; return the problems of those that could not be read, by index."""
     began, spent = time.monotonic(), _clock.get()
@@ -209,7 +244,7 @@ def _fill(
         waiting.clear()
 
     try:
-        for part in image_batches(images, preprocess, size=BATCH, workers=workers, what=what):
+        for part in image_batches(images, preprocess, size=BATCH, workers=workers, what=what, advance=advance):
             problems |= _problems(part)
             if part.images is not None:
                 states = compute(part.images)

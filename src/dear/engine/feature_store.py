@@ -83,6 +83,8 @@ class FeatureStore:
     def __init__(self, folder: Path, row_shape: tuple[int, ...]) -> None:
         self.folder, self.row_shape = folder, row_shape
         self._places: dict[str, list[_Place]] = {}
+        self._seen: set[str] = set()
+        """Names of the segments that have been looked at."""
 
     @classmethod
     def open(cls, cache: Path, description: Mapping[str, Any], row_shape: tuple[int, ...]) -> FeatureStore:
@@ -96,14 +98,20 @@ class FeatureStore:
             if not (folder / RECORD).exists():
                 StoreRecord(row_shape=list(row_shape), description=described).write(folder / RECORD)
             _check(StoreRecord.read(folder / RECORD), folder, row_shape, described)
-            for path in sorted(folder.glob("segment-*.safetensors")):
-                with suppress(FileNotFoundError, DamagedSegmentError):
-                    store._add(Segment(path))
+            store.look_again()
         except DearError:
             raise
         except OSError as error:
             raise _unusable(folder, error) from None
         return store
+
+    def look_again(self) -> None:
+        """Note the rows that other processes have added since the store was opened."""
+        for path in sorted(self.folder.glob("segment-*.safetensors")):
+            if path.name not in self._seen:
+                self._seen.add(path.name)
+                with suppress(FileNotFoundError, DamagedSegmentError):
+                    self._add(Segment(path))
 
     def __contains__(self, key: object) -> bool:
         """Whether there is a row; it is checked when it is read."""
@@ -156,6 +164,7 @@ class FeatureStore:
         path = self.folder / f"segment-{secrets.token_hex(8)}.safetensors"
         try:
             write_segment(path, {ROWS: values}, {"keys": json.dumps(list(new)), "crc32": json.dumps(sums)})
+            self._seen.add(path.name)
             self._add(Segment(path))
         except OSError as error:
             raise _unusable(self.folder, error) from None

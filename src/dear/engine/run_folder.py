@@ -85,6 +85,8 @@ def begin_run(work: Path, job: Job, model: Model, folder: Path, if_exists: IfExi
         "test_share": job.test_share,
         "versions": versions(),
     }
+    if (chunk := model.class_chunk()) is not None:
+        content["class_chunk"] = chunk
     if job.listed is not None:
         content["other_shots"] = sorted({item.id for item in job.listed} - {item.id for item in job.items})
     if (record := MapRecord.of(model.method.files)) is not None:

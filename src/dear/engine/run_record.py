@@ -56,3 +56,5 @@ class RunRecord(Document, OpenRecord):
     """Share of each class that was set aside for the test; runs of earlier versions set none aside."""
     other_shots: list[str] | None = None
     """Images of the other half that the shots file of the run lists; None if shots were sampled."""
+    class_chunk: int | None = Field(default=None, ge=1)
+    """Classes that were encoded at once, chosen or found from the free memory; None: all. Not in the fingerprint."""

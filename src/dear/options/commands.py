@@ -28,7 +28,7 @@ from dear.options.fields import (
     as_items,
     as_texts,
 )
-from dear.options.parts import DataRoot, Descriptions, Device, Machine
+from dear.options.parts import DataRoot, Descriptions, Device, Machine, Threads
 
 Images = Annotated[tuple[File, ...], BeforeValidator(as_items), Field(min_length=1)]
 BatchSize = Annotated[Count, Former("batch")]
@@ -67,6 +67,13 @@ class Evaluate(Machine, Descriptions, DataRoot, OneRun, title="Options"):
     """Print JSON with the scores of each class."""
 
 
+class Calibrate(Machine, OneRun, title="Options"):
+    """Options of `dear calibrate` and `dear.calibrate`."""
+
+    as_json: bool = Field(default=False, alias="json")
+    """Print JSON."""
+
+
 class Predict(Machine, Descriptions, OneRun, title="Options"):
     """Options of `dear predict` and `dear.predict`."""
 
@@ -89,13 +96,45 @@ class Predict(Machine, Descriptions, OneRun, title="Options"):
     link: bool = False
     """With --sort-into: links instead of copies."""
     multi_label: bool = False
-    """Any number of labels per image, each with its own probability; for CLIPs with a sigmoid loss, such as SigLIP."""
+    """Any number of labels per image, each with its own probability; for CLIPs with a sigmoid loss, such as SigLIP, and
+    calibrated runs."""
+    reject: bool = False
+    """Answer "none of these" if the likeliest class is not likely enough; see 'dear calibrate'."""
     threshold: Annotated[float, Field(ge=0, lt=1), Shown("P", "a number")] | None = None
-    """With --multi-label: least probability of a label; by default 0.5."""
+    """Least probability of a label; by default 0.5 with --multi-label, and the fitted one with --reject."""
     batch_size: BatchSize = 32
     """Number of images per forward pass."""
     as_json: bool = Field(default=False, alias="json")
     """Print one JSON object per image."""
+
+
+class Export(Threads, Descriptions, OneRun, title="Options"):
+    """Options of `dear export`, `dear.export_onnx` and `dear.export_class_features`."""
+
+    onnx: Annotated[Folder | None, Shown("OUT", "a folder")] = None
+    """Folder to write: classifier.onnx, image_encoder.onnx, class_features.json and model.json."""
+    class_features: Annotated[File | None, Shown("FILE.json", "a .json file")] = None
+    """Write only the features of a class list, for an image_encoder.onnx of the same run."""
+    classes: Names | None = None
+    """Other classes than the run's, comma-separated, such as 'cat,dog'."""
+    names: File | None = None
+    """Other classes than the run's, from a text file with one name per line."""
+    template: Text | None = None
+    """Prompt around a class name; by default the run's."""
+    int8: bool = False
+    """With --onnx: also write files with 8-bit matrices, which are smaller and faster on a CPU."""
+    fp16: bool = False
+    """With --onnx: also write files in fp16, for GPUs and browsers with WebGPU."""
+    overwrite: bool = Field(default=False, exclude=True)
+    """Replace an earlier export."""
+
+    @model_validator(mode="after")
+    def _something_to_write(self) -> Self:
+        if self.onnx is None and self.class_features is None:
+            raise ValueError("Nothing is named to write: give --onnx OUT, or --class-features FILE.json.")
+        if self.onnx is None and (self.int8 or self.fp16):
+            raise ValueError("--int8 and --fp16 are forms of ONNX files: add --onnx OUT.")
+        return self
 
 
 class Explain(Device, Pickled, title="Options"):
@@ -207,5 +246,30 @@ class Search(Device, MadeBy, title="Options"):
     """Leave out results below this score; auto for the one proposed by the spread of scores."""
     sheet: File | None = None
     """Contact sheet to write: a .html or .png file."""
+    exact: bool = False
+    """Compare every image, even if 'dear search build' was run."""
     as_json: bool = Field(default=False, alias="json")
     """Print one JSON object per image."""
+
+
+class OneIndex(Options, title="Options"):
+    """A search index."""
+
+    index: Annotated[Folder, Argument, Shown("INDEX", "the folder of an index")]
+    """Folder of the index, or of a run that has one."""
+
+
+class BuildSearch(Threads, OneIndex, title="Options"):
+    """Options of `dear search build` and `dear.build_search`."""
+
+    kinds: Names | None = None
+    """Kinds of features to build for, such as cls,color; by default all of the index."""
+
+
+class ExportIndex(OneIndex):
+    """Options of `dear search export` and `dear.export_index`."""
+
+    out: Annotated[File, Shown("FILE.parquet", "a .parquet file")]
+    """File to write, which must not exist."""
+    to: Literal["parquet"] = "parquet"
+    """Format."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
+from dear.cluster.connection import address_of
 from dear.config import Settings
 
 Half = Literal["all", "base", "novel"]
@@ -142,6 +143,11 @@ def not_empty(value: Any) -> Any:
     return value
 
 
+def _is_on(value: str) -> str:
+    address_of(value)
+    return value
+
+
 Count = Annotated[int, Field(ge=1), Shown("N", "a whole number")]
 Number = Annotated[int, Field(ge=0), Shown("N", "a whole number")]
 Rate = Annotated[float, Field(ge=0), Shown("RATE", "a number")]
@@ -151,6 +157,9 @@ Text = Annotated[str, Field(min_length=1), Shown("TEXT", "a text")]
 Folder = Annotated[Path, BeforeValidator(not_empty), Field(strict=False), Shown("FOLDER", "a folder")]
 File = Annotated[Path, BeforeValidator(not_empty), Field(strict=False), Shown("FILE", "a file")]
 RunFolder = Annotated[Path, BeforeValidator(not_empty), Field(strict=False), Shown("RUN", "the folder of a run")]
+On = Annotated[
+    str, AfterValidator(_is_on), Shown("ray[:ADDRESS]", "ray, or ray and the address of a head node, ray:10.0.0.1:6379")
+]
 Tag = Annotated[str, Field(min_length=1), Shown("TAG", "a tag")]
 MapName = Annotated[str, Field(min_length=1), Shown("MAP", "a role map")]
 DataName = Annotated[str, Field(min_length=1), Shown("DATA", "a folder, a list or a data set's name")]

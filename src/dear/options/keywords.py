@@ -1,4 +1,4 @@
-"""Keywords of `dear.fit`, `dear.bench`, `dear.compare` and `dear.run_paper`, made by `make options`."""
+"""Keywords of public functions such as `dear.fit` and `dear.predict`, made by `make options`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,7 +55,7 @@ class FitOptions(TypedDict, total=False):
     micro_batch: int | None
     """Maximum images per forward pass, to save memory; same result."""
     class_chunk: int | None
-    """Maximum classes to encode at once, to save memory; same result."""
+    """Maximum classes to encode at once, to save memory; same result. By default all that fit into memory."""
     precision: Literal["auto", "fp32", "bf16", "fp16"]
     """Precision of the activations; auto is bf16 or fp16 on a GPU and fp32 on a CPU."""
     cached_views: int | None
@@ -202,3 +202,37 @@ class PaperOptions(TypedDict, total=False):
     """Tables and figures to make, such as table-2,figure-4; by default all, see --plan."""
     plan: bool
     """Show what is available, missing and finished, then exit."""
+
+
+class PredictOptions(TypedDict, total=False):
+    """Keywords of `dear.predict`."""
+
+    allow_pickled: bool
+    """Also read a backbone's weights from a pickled file: tensors only, never code."""
+    descriptions: str | Path | Mapping[str, Any] | None
+    threads: int | None
+    device: str | None
+    workers: int
+    names: str | Path | Mapping[str, Any] | None
+    """Other classes than the run's, from a text file with one name per line."""
+    template: str | None
+    """Prompt around a class name; by default the run's."""
+    readout: str | None
+    """Readout of the method; by default its first one."""
+    top_k: int
+    """Classes to list per image."""
+    out: str | Path | None
+    """CSV file to write, one row per image; nothing is overwritten."""
+    sort_into: str | Path | None
+    """Put a copy of each image into FOLDER/CLASS; images stay where they are."""
+    link: bool
+    """With --sort-into: links instead of copies."""
+    multi_label: bool
+    """Any number of labels per image, each with its own probability; for CLIPs with a sigmoid loss, such as SigLIP, and
+    calibrated runs."""
+    reject: bool
+    """Answer "none of these" if the likeliest class is not likely enough; see 'dear calibrate'."""
+    threshold: float | None
+    """Least probability of a label; by default 0.5 with --multi-label, and the fitted one with --reject."""
+    batch_size: int
+    """Number of images per forward pass."""

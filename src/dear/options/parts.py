@@ -28,6 +28,7 @@ from dear.options.fields import (
     Names,
     Number,
     Numbers,
+    On,
     Options,
     Precision,
     Rate,
@@ -98,7 +99,7 @@ class Training(Options, title="Training"):
     micro_batch: Count | None = None
     """Maximum images per forward pass, to save memory; same result."""
     class_chunk: Count | None = None
-    """Maximum classes to encode at once, to save memory; same result."""
+    """Maximum classes to encode at once, to save memory; same result. By default all that fit into memory."""
     precision: Precision = "auto"
     """Precision of the activations; auto is bf16 or fp16 on a GPU and fp32 on a CPU."""
     cached_views: Annotated[Number, Field(le=10_000)] | None = None
@@ -157,6 +158,13 @@ class Compute(Machine, title="Machine"):
         if self.no_cache:
             return None
         return self.cache if self.cache is not None or out is None else out / "cache"
+
+
+class OnCluster(Options, title="Machine"):
+    """Where it is computed. Never part of a fingerprint."""
+
+    on: On | None = None
+    """Compute on a cluster: ray, ray:auto for the Ray of this machine, or ray:HOST:PORT."""
 
 
 class Now(Options, title="This time"):

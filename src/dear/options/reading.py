@@ -92,7 +92,7 @@ class Option(NamedTuple):
     def takes(self) -> str:
         """A valid value in words."""
         if self.choices:
-            return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
+            return " or ".join(filter(None, (", ".join(self.choices[:-1]), self.choices[-1])))
         if self.kind is bool:
             return "true or false"
         least = self.fact(Ge)

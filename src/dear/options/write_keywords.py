@@ -9,13 +9,14 @@ import textwrap
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
+from dear.options.commands import Predict
 from dear.options.fields import Options
 from dear.options.parts import Bench, Compare, Fit, Paper
 from dear.options.reading import Option, options_of
 from dear.storage.files import write_atomic
 
 TARGET = Path(__file__).with_name("keywords.py")
-HEAD = '''"""Keywords of `dear.fit`, `dear.bench`, `dear.compare` and `dear.run_paper`, made by `make options`."""
+HEAD = '''"""Keywords of public functions such as `dear.fit` and `dear.predict`, made by `make options`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ MODELS: tuple[tuple[str, str, type[Options], tuple[str, ...]], ...] = (
     ("BenchOptions", "bench", Bench, ("data", "clip")),
     ("CompareOptions", "compare", Compare, ("data", "clip", "epochs")),
     ("PaperOptions", "run_paper", Paper, ()),
+    ("PredictOptions", "predict", Predict, ("run", "images", "classes", "json")),
 )
 """Name of the type, the function, the class of options, and the options that the function names itself."""
 
