@@ -15,7 +15,7 @@ OWN_WORLD := world-textures,world-emblems,world-broad
 WORLD := world-blooms,world-things,world-places,world-emblems,world-scenes,world-broad,world-textures
 SHIFTED := world-broad-v2,world-broad-sketch,world-broad-a,world-broad-r
 
-.PHONY: help install browser options test lint types unit slow vectors docs tables masks numbers fewshot photographs a11y readme quickstart clean
+.PHONY: help install browser options test lint types unit slow vectors docs tables masks otherkind numbers fewshot photographs a11y readme quickstart clean onnxweb
 test: lint types unit docs ## what CI runs: style, types, every test that is not slow, the documentation
 
 help: ## list the targets
@@ -60,6 +60,10 @@ a11y: install ## check every kind of page with axe-core in chromium (fetched by 
 	npm install --silent --no-save --no-package-lock --prefix build/a11y axe-core@4
 	$(BIN)/python tests/a11y.py build/a11y/node_modules/axe-core/axe.min.js "$(SHOTS)"
 
+onnxweb: install ## check the example page of an ONNX export in chromium (onnxruntime-web is fetched by npm into build/)
+	npm install --silent --no-save --no-package-lock --prefix build/onnxweb onnxruntime-web@1
+	$(BIN)/python tests/onnx_browser.py build/onnxweb/node_modules/onnxruntime-web/dist "$(SHOTS)"
+
 readme: install ## make the README's picture and numbers again
 	$(BIN)/python benchmarks/readme_figures.py
 
@@ -72,6 +76,10 @@ masks: install ## DeAR on the world's shifted sets, and with other masks on the 
 	$(BIN)/dear compare --clip world --data $(SHIFTED) --methods zero_shot,dear --seeds 1,2,3 $(TABLE) --out results/masks
 	$(BIN)/dear compare --clip world --data $(WORLD) --methods dear --set mask=shuffled,all_mixed,all_generalization --seeds 1 $(TABLE) \
 	  --out results/masks
+
+otherkind: install ## DeAR with its roles and without on the world's CLIP of the other kind, into results/
+	$(BIN)/dear compare --clip world-siglip --data $(WORLD) --methods zero_shot,dear --seeds 1,2,3 $(TABLE) --out results/world-siglip
+	$(BIN)/dear compare --clip world-siglip --data $(WORLD) --methods dear --set mask=all_mixed --seeds 1,2,3 $(TABLE) --out results/world-siglip
 
 numbers: install ## write every result in README and docs again, from results/
 	$(BIN)/python benchmarks/results_tables.py --write

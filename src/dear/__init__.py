@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
     from dear.storage.user_cache import clear_cache, list_cache
     from dear.workflows.bench import bench
+    from dear.workflows.calibrate import calibrate
     from dear.workflows.compare import compare
     from dear.workflows.convert import convert
     from dear.workflows.datasets import check_data, describe_dataset, list_datasets
@@ -32,14 +33,17 @@ if TYPE_CHECKING:
     from dear.workflows.doctor import doctor
     from dear.workflows.evaluate import evaluate
     from dear.workflows.explain import explain
+    from dear.workflows.export import export_class_features, export_onnx
     from dear.workflows.index import index_images
     from dear.workflows.listings import describe_method, list_settings
     from dear.workflows.paper import run_paper
-    from dear.workflows.predict import predict
+    from dear.workflows.predict import predict, predict_each
     from dear.workflows.quickstart import quickstart
     from dear.workflows.report import report
     from dear.workflows.roles import ablate_roles, compare_roles, show_roles
     from dear.workflows.search import search
+    from dear.workflows.search_export import export_index
+    from dear.workflows.search_lists import build_search
     from dear.workflows.train import fit
     from dear.workflows.world import pretrain_world, preview_world, score_world
 
@@ -66,6 +70,8 @@ _HOMES = {
     "add_catalog": "dear.data.catalog",
     "attribute_features": "dear.retrieval.features",
     "bench": "dear.workflows.bench",
+    "build_search": "dear.workflows.search_lists",
+    "calibrate": "dear.workflows.calibrate",
     "check_data": "dear.workflows.datasets",
     "clear_cache": "dear.storage.user_cache",
     "compare": "dear.workflows.compare",
@@ -77,6 +83,9 @@ _HOMES = {
     "doctor": "dear.workflows.doctor",
     "evaluate": "dear.workflows.evaluate",
     "explain": "dear.workflows.explain",
+    "export_class_features": "dear.workflows.export",
+    "export_index": "dear.workflows.search_export",
+    "export_onnx": "dear.workflows.export",
     "fit": "dear.workflows.train",
     "get_method": "dear.methods.registry",
     "import_methods": "dear.methods.plugins",
@@ -90,6 +99,7 @@ _HOMES = {
     "load_clip": "dear.backbone.load",
     "open_dataset": "dear.data.open",
     "predict": "dear.workflows.predict",
+    "predict_each": "dear.workflows.predict",
     "pretrain_world": "dear.workflows.world",
     "preview_world": "dear.workflows.world",
     "quickstart": "dear.workflows.quickstart",
@@ -122,6 +132,8 @@ __all__ = [
     "add_catalog",
     "attribute_features",
     "bench",
+    "build_search",
+    "calibrate",
     "check_data",
     "clear_cache",
     "compare",
@@ -133,6 +145,9 @@ __all__ = [
     "doctor",
     "evaluate",
     "explain",
+    "export_class_features",
+    "export_index",
+    "export_onnx",
     "fit",
     "get_method",
     "import_methods",
@@ -146,6 +161,7 @@ __all__ = [
     "load_clip",
     "open_dataset",
     "predict",
+    "predict_each",
     "pretrain_world",
     "preview_world",
     "quickstart",

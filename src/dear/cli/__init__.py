@@ -35,6 +35,9 @@ COMMANDS = {
         "evaluate",
         "Say how good a run is: test it on images it was not trained on, beside plain CLIP.",
     ),
+    "calibrate": Place(
+        "calibrate", "Fit the probabilities of a run, and when to answer 'none of these', on photos that were held out."
+    ),
     "predict": Place("predict", "Classify images, among the run's classes or any others."),
     "explain": Place(
         "explain", "Say why IMAGE gets its answer: logits as exact sums over heads, attributes, MLPs and patches."
@@ -52,6 +55,10 @@ COMMANDS = {
     ),
     "paper": Place(
         "paper", "Make every table and figure of the paper, its own numbers beside ours; give --mini or --full."
+    ),
+    "export": Place(
+        "export",
+        "Write an adapter as ONNX files, which run without torch, or class features for them.",
     ),
     "convert": Place(
         "convert",

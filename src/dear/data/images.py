@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -84,25 +85,67 @@ class ImageList:
         )
 
 
+class NamedImage(NamedTuple):
+    """An image that is opened when it is needed; opening an unreadable one raises `ImageError`."""
+
+    name: str
+    open: Callable[[], Image.Image]
+
+
+class ImageStream(NamedTuple):
+    """Named images, one after another: those of a folder, an archive or a generator, which need not fit in memory."""
+
+    images: Iterable[NamedImage]
+    total: int = 0
+    """Number of images; 0 if unknown."""
+
+
 def folder_images(folder: str | Path) -> ImageList:
     """All images below a folder, sorted by path."""
     root = Path(folder)
     if not root.is_dir():
         raise ImageError(f"{root} is not a folder: give a folder with images in it or below it.")
-    paths = sorted(
-        (p for p in root.rglob("*") if is_image_name(p.name) and not p.is_dir()),
-        key=lambda p: p.relative_to(root).parts,
-    )
+    paths = list(image_paths(root))
     if not paths:
-        others = passed_over_sentence(root)
-        note = f" {others}" if others else ""
-        raise ImageError(
-            f"There are no images in {root}: give a folder with {', '.join(sorted(readable_suffixes()))} files.{note}"
-        )
+        raise no_images(root)
     names = tuple(p.relative_to(root).as_posix() for p in paths)
     return ImageList(
         names, lambda index: open_image(paths[index]), str(root.resolve()), lambda index: content_of(paths[index])
     )
+
+
+def no_images(folder: Path) -> ImageError:
+    """The error for a folder without images."""
+    others = passed_over_sentence(folder)
+    note = f" {others}" if others else ""
+    suffixes = ", ".join(sorted(readable_suffixes()))
+    return ImageError(f"There are no images in {folder}: give a folder with {suffixes} files.{note}")
+
+
+def image_paths(folder: Path) -> Iterator[Path]:
+    """The images below a folder, sorted by path; only the names in one branch of the tree are in memory."""
+    branch = [(folder, *_names_in(folder))]
+    while branch:
+        at, names, folders = branch[-1]
+        if not names:
+            branch.pop()
+        elif (name := names.pop()) in folders:
+            branch.append((at / name, *_names_in(at / name)))
+        else:
+            yield at / name
+
+
+def _names_in(folder: Path) -> tuple[list[str], set[str]]:
+    """The names of the images and folders in a folder, the last one first, and those of the folders."""
+    names, folders = [], set()
+    with suppress(PermissionError, FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.add(entry.name)
+            elif not is_image_name(entry.name) or entry.is_dir():
+                continue
+            names.append(entry.name)
+    return sorted(names, reverse=True), folders
 
 
 def content_of(path: Path) -> str:
@@ -248,6 +291,36 @@ class ImageBatch:
     problems: tuple[str, ...]
 
 
+def read_batches(
+    images: Iterable[NamedImage], preprocess: Callable[[Any], Tensor], *, size: int, workers: int = 2
+) -> Iterator[list[tuple[str, Tensor | ImageError]]]:
+    """Yield images in batches, each with its name, or what is wrong with it; the next batch is read meanwhile."""
+    whole_number("batch_size", size, least=1)
+    whole_number("workers", workers)
+
+    def read(image: NamedImage) -> Tensor | ImageError:
+        try:
+            return preprocess(image.open())
+        except ImageError as error:
+            return error
+        except Exception as error:  # noqa: BLE001  # one bad image must not stop the others
+            return ImageError(f"{shown(image.name)} cannot be used: {type(error).__name__}: {error}")
+
+    waiting, pool = iter(images), ThreadPoolExecutor(max(1, workers))
+
+    def submit() -> list[Any]:
+        return [(image.name, pool.submit(read, image)) for image in islice(waiting, size)]
+
+    try:
+        upcoming = submit()
+        while upcoming:
+            results = [(name, task.result()) for name, task in upcoming]
+            upcoming = submit()
+            yield results
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def image_batches(
     images: ImageList,
     preprocess: Callable[[Any], Tensor],
@@ -263,32 +336,18 @@ def image_batches(
     `what` is the label of the progress display; a batch counts as done when the next one is requested. With `advance`,
     they are counted in a stage that is open already.
     """
-    whole_number("batch_size", size, least=1)
-    whole_number("workers", workers)
-
-    def read(index: int) -> Tensor | ImageError:
-        try:
-            return preprocess(images.open(index))
-        except ImageError as error:
-            return error
-        except Exception as error:  # noqa: BLE001  # one bad image must not stop the others
-            return ImageError(f"{shown(images.names[index])} cannot be used: {type(error).__name__}: {error}")
-
-    def submit(first: int) -> list[Any]:
-        return [pool.submit(read, index) for index in range(first, min(first + size, len(images)))]
-
+    named = (NamedImage(images.names[index], partial(images.open, index)) for index in range(start, len(images)))
     counted = stage(what, len(images), done=start) if advance is None else nullcontext(advance)
-    with ThreadPoolExecutor(max(1, workers)) as pool, counted as count:
-        upcoming = submit(start)
-        for first in range(start, len(images), size):
-            results = [task.result() for task in upcoming]
-            upcoming = submit(first + size)
-            good = [(first + i, r) for i, r in enumerate(results) if isinstance(r, Tensor)]
+    first = start
+    with counted as count:
+        for batch in read_batches(named, preprocess, size=size, workers=workers):
+            good = [(first + place, one) for place, (_, one) in enumerate(batch) if isinstance(one, Tensor)]
             yield ImageBatch(
                 start=first,
-                stop=first + len(results),
+                stop=first + len(batch),
                 indices=tuple(index for index, _ in good),
                 images=torch.stack([tensor for _, tensor in good]) if good else None,
-                problems=tuple(str(r) for r in results if isinstance(r, ImageError)),
+                problems=tuple(str(one) for _, one in batch if isinstance(one, ImageError)),
             )
-            count(first + len(results))
+            first += len(batch)
+            count(first)

@@ -1,8 +1,9 @@
-"""Convert what a caller passes as images (paths, PIL images, bytes, arrays, tensors) to an `ImageList`."""
+"""Convert what a caller passes as images (paths, PIL images, bytes, arrays, tensors) to a stream or a list."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Sized
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,33 +11,53 @@ import numpy as np
 import torch
 from PIL import Image
 
-from dear.data.images import ImageList, as_rgb, decode_image, open_image
+from dear.data.images import ImageList, ImageStream, NamedImage, as_rgb, decode_image, open_image
 from dear.errors import InputError
 
+ONE_IMAGE = (str, Path, Image.Image, bytes, bytearray, memoryview)
 
-def image_list(images: object, purpose: str) -> ImageList:
-    """An `ImageList` of one image or several, of any supported kind; `purpose` begins the error message."""
+
+def image_stream(images: object, purpose: str) -> ImageStream:
+    """One image or several, of any supported kind, as a stream; a generator is read as its images are needed.
+
+    `purpose` begins the error message.
+    """
+    if isinstance(images, ImageStream):
+        return images
     if isinstance(images, np.ndarray | torch.Tensor):
         images = list(images) if images.ndim == 4 else [images]
-    if isinstance(images, str | Path | Image.Image | bytes | bytearray | memoryview):
+    if isinstance(images, ONE_IMAGE):
         images = [images]
     if not isinstance(images, Iterable) or isinstance(images, dict):
         raise InputError(f"{purpose}, but got an object of type {type(images).__name__}.")
-    listed = list(images)
-    for index, one in enumerate(listed):
-        if isinstance(one, np.ndarray | torch.Tensor):
-            listed[index] = _picture(one, index, purpose)
-        elif not isinstance(one, str | Path | Image.Image | bytes | bytearray | memoryview):
-            raise InputError(f"{purpose}, but number {index} is of type {type(one).__name__}.")
-    names = [str(one) if isinstance(one, str | Path) else f"image {i}" for i, one in enumerate(listed)]
+    if isinstance(images, Sequence):
+        for index, one in enumerate(images):
+            _check_kind(one, index, purpose)
+    named = (named_image(one, index, purpose) for index, one in enumerate(images))
+    return ImageStream(named, len(images) if isinstance(images, Sized) else 0)
 
-    def open_one(index: int) -> Image.Image:
-        one = listed[index]
-        if isinstance(one, Image.Image):
-            return as_rgb(one)
-        return open_image(Path(one)) if isinstance(one, str | Path) else decode_image(bytes(one), names[index])
 
-    return ImageList(tuple(names), open_one)
+def image_list(images: object, purpose: str) -> ImageList:
+    """As `image_stream`, as a list."""
+    named = list(image_stream(images, purpose).images)
+    return ImageList(tuple(one.name for one in named), lambda index: named[index].open())
+
+
+def named_image(image: object, index: int, purpose: str) -> NamedImage:
+    """One image of any supported kind, named by its path or by its index."""
+    _check_kind(image, index, purpose)
+    if isinstance(image, str | Path):
+        return NamedImage(str(image), partial(open_image, Path(image)))
+    name = f"image {index}"
+    if isinstance(image, bytes | bytearray | memoryview):
+        return NamedImage(name, partial(decode_image, bytes(image), name))
+    picture = image if isinstance(image, Image.Image) else _picture(image, index, purpose)  # type: ignore[arg-type]
+    return NamedImage(name, partial(as_rgb, picture))
+
+
+def _check_kind(image: object, index: int, purpose: str) -> None:
+    if not isinstance(image, (*ONE_IMAGE, np.ndarray, torch.Tensor)):
+        raise InputError(f"{purpose}, but number {index} is of type {type(image).__name__}.")
 
 
 def _picture(pixels: np.ndarray[Any, Any] | torch.Tensor, index: int, purpose: str) -> Image.Image:

@@ -125,6 +125,22 @@ def held_out(items: Sequence[Item], per_class: int, seed: int) -> tuple[tuple[It
     return left_over(items, validation), tuple(validation)
 
 
+def folds(items: Sequence[Item], count: int, seed: int) -> list[tuple[tuple[Item, ...], tuple[Item, ...]]]:
+    """Split items `count` times into those for training and held-out ones, so that each is held out once at most.
+
+    A class of `count` items or more is in every fold; a class with a single item is never held out.
+    """
+    by_class: dict[int, list[Item]] = defaultdict(list)
+    for item in items:
+        by_class[item.label].append(item)
+    ranked = [sorted(members, key=partial(_rank, seed ^ 0x5EED)) for members in by_class.values() if len(members) > 1]
+    found = []
+    for fold in range(count):
+        taken = in_order([item for members in ranked for item in members[fold::count]])
+        found.append((left_over(items, taken), taken))
+    return found
+
+
 def labels_of(dataset: Dataset, half: str) -> range:
     """The range of labels of all classes, or of the base or novel half."""
     count = len(dataset.class_names)

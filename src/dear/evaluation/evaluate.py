@@ -17,6 +17,7 @@ from dear.errors import ConfigError, DataError
 from dear.evaluation.results import PerClass, Scores
 from dear.evaluation.test_data import Newness
 from dear.evaluation.verdict import Verdict, verdict
+from dear.model.calibration import calibration_error
 from dear.model.model import Model
 
 
@@ -45,8 +46,22 @@ class Evaluation:
     """Name of the default readout, which gave `picks`."""
     new: Newness = "unknown"
     """What in the test is known to be new to the model."""
+    calibrated: Tensor | None = None
+    """The probability of each picked class after calibration; None if the model is not calibrated for these classes."""
     warnings: tuple[str, ...] = ()
     """Sentences about what makes the scores doubtful, such as test photos that nearly equal training photos."""
+
+    def calibration_sentence(self) -> str:
+        """How far confidence and accuracy are apart (ECE), before and after calibration; empty without one."""
+        if self.calibrated is None:
+            return ""
+        read = self.picks >= 0
+        right = (self.picks == self.labels)[read]
+        before, after = (calibration_error(one[read], right) for one in (self.confidence, self.calibrated))
+        return (
+            f"Confidence and accuracy differ by {100 * before:.1f} points on average (ECE), "
+            f"and by {100 * after:.1f} after calibration."
+        )
 
     def verdict(self) -> Verdict:
         """Compare the test with plain CLIP; as text, one sentence, or two if classes are unbalanced."""
@@ -84,21 +99,17 @@ def evaluate_items(
     labels = torch.tensor([item.label for item in items])
     picks = {name: torch.full((len(items),), -1) for name in dict.fromkeys(model.method.readouts.values())}
     plain, confidence = torch.full((len(items),), -1), torch.zeros(len(items))
+    calibration, calibrated = model.calibrated(), torch.zeros(len(items))
     problems: dict[int, str] = {}
     weights: dict[str, float] = {}
     batches = evaluation_states(
-        model,
-        dataset,
-        items,
-        cache=cache,
-        batch_size=batch_size,
-        workers=workers,
-        problems=problems,
-        progress=progress,
+        model, dataset, items, cache=cache, batch_size=batch_size, workers=workers, problems=problems, progress=progress
     )
     for one in batches:
         out, indices = model(given=one.states), list(one.indices)
         confidence[indices] = out.logits.softmax(dim=1).max(dim=1).values.float().cpu()
+        if calibration is not None:
+            calibrated[indices] = calibration.probabilities(out.logits).max(dim=1).values.float().cpu()
         for name, picked in picks.items():
             picked[indices] = out.readouts[name].argmax(dim=1).cpu()
         weights = {name: round(float(value), 6) for name, value in out.weights.items()}
@@ -117,6 +128,7 @@ def evaluate_items(
         labels,
         plain if beside_plain else None,
         model.readout(),
+        calibrated=None if calibration is None else calibrated,
     )
 
 

@@ -30,6 +30,7 @@ from dear.errors import (
     OverwriteError,
 )
 from dear.methods.base import Method
+from dear.model.calibration import Calibration
 from dear.model.card import card, is_card
 from dear.storage.documents import Document, Record, as_bytes, read_bytes
 from dear.storage.files import MEGABYTE, as_folder, read_regular, sha256, write_atomic
@@ -101,6 +102,8 @@ class Manifest(Document):
     """Classes that were trained on."""
     companions: dict[str, dict[str, str]] = Field(default_factory=dict)
     """What the models were that it was made with, by content; left out if there are none."""
+    calibration: Calibration | None = None
+    """Temperature and thresholds for these classes; not written if there are none."""
     versions: dict[str, str] = Field(default_factory=dict)
     """Versions of dear, torch and open_clip that it was saved with; none before format 3."""
     files: dict[Annotated[str, Field(pattern=FILE_NAME)], FileEntry] = Field(max_length=16)
@@ -117,6 +120,7 @@ class Manifest(Document):
             del content["classes"]["descriptions"]
         for entries, name in [
             (content, "companions"),
+            (content, "calibration"),
             (content["backbone"], "origin"),
             (content["backbone"], "pickled"),
         ]:
@@ -140,6 +144,7 @@ class Savable(Protocol):
     method: Method
     classes: ClassList | None
     trained_on: tuple[str, ...]
+    calibration: Calibration | None
 
     @property
     def companions(self) -> Mapping[str, Savable]:
@@ -245,6 +250,7 @@ def _manifest(model: Savable, files: dict[str, bytes]) -> Manifest:
         classes=listed,
         trained_on=list(model.trained_on),
         companions={name: identity(one) for name, one in model.companions.items()},
+        calibration=model.calibration,
         versions=versions(),
         files={name: FileEntry(bytes=len(data), sha256=sha256(data)) for name, data in files.items()},
     )

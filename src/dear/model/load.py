@@ -174,7 +174,8 @@ def load(
         if saved is None
         else class_list(saved.names, saved.template, dataset=saved.dataset, descriptions=saved.descriptions)
     )
-    return Model(backbone, method, classes, trained_on=manifest.trained_on).eval().requires_grad_(False)
+    model = Model(backbone, method, classes, trained_on=manifest.trained_on, calibration=manifest.calibration)
+    return model.eval().requires_grad_(False)
 
 
 def _moved(name: str, moved: Mapping[str, str | Path]) -> dict[str, str]:

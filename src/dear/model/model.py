@@ -26,10 +26,14 @@ from dear.errors import BackboneError, ClassListError, ConfigError, InputError, 
 from dear.methods.base import Batch, Method, Output, total_of
 from dear.methods.zero_shot import ZeroShot
 from dear.model.artefact import save
+from dear.model.calibration import Calibration
 from dear.model.class_cache import IdentitySnapshot, ValueSnapshot, concatenated
+from dear.model.class_chunk import class_chunk, free_memory
 from dear.model.export import Baked
 from dear.model.predict import Prediction, predict
 
+ALL = 0
+"""The chunk that was found if all classes fit into memory."""
 _SWITCHED_OFF: ContextVar[tuple[Method, ...]] = ContextVar("dear_switched_off", default=())
 
 
@@ -46,6 +50,7 @@ class Model(nn.Module):
         trained_on: Sequence[str] = (),
         chunk: int | None = None,
         companions: Mapping[str, Model] | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
         """Combine the three.
 
@@ -54,8 +59,9 @@ class Model(nn.Module):
             method: a method created for that CLIP.
             classes: the classes to distinguish; see `for_classes`.
             trained_on: names of the classes that the method is, or will be, trained on.
-            chunk: number of classes whose features are computed at once, to save memory; by default all.
+            chunk: number of classes whose features are computed at once; by default all that fit into memory.
             companions: the models named in the method's needs; by default those it was created with.
+            calibration: fitted by `dear.calibrate` for these classes.
         """
         super().__init__()
         if not isinstance(clip, FrozenClip):
@@ -69,7 +75,9 @@ class Model(nn.Module):
         self.clip, self.method = clip, method.to(clip.device)
         self.trained_on = tuple(trained_on)
         self.chunk = chunk
+        self._found_chunk: int | None = None
         self.companions: dict[str, Model] = dict(companions or method.companions)
+        self.calibration = calibration
         self.classes = classes.among(self.trained_on) if classes else None
         self._parts: tuple[IdentitySnapshot, list[tuple[slice, Any]]] | None = None
         self._text: tuple[ValueSnapshot, object, object, Any] | None = None
@@ -97,14 +105,14 @@ class Model(nn.Module):
     ) -> Model:
         """The same model for other classes: a view that shares all weights but has its own cached class features.
 
-        Known classes keep their descriptions unless `descriptions` replaces them.
+        Known classes keep their descriptions unless `descriptions` replaces them. A calibration holds for the classes
+        that it was fitted for, so a view for others has none.
         """
         known = {**((self.classes.descriptions if self.classes else None) or {}), **(descriptions or {})}
         if not isinstance(classes, ClassList):
             usual = self.classes.template if self.classes else DEFAULT_TEMPLATE
-            dataset = (
-                self.classes.dataset if self.classes and not template else None
-            )  # another template may not fit the data set's own prompts
+            # Another template may not fit the data set's own prompts.
+            dataset = self.classes.dataset if self.classes and not template else None
             classes = class_list(classes, template or usual, dataset=dataset, descriptions=known)
         elif classes.descriptions is None and known:
             classes = classes.with_descriptions(known)
@@ -115,6 +123,7 @@ class Model(nn.Module):
             trained_on=self.trained_on,
             chunk=self.chunk if chunk is None else chunk,
             companions=self.companions,
+            calibration=self.calibration if self.classes and self.classes.names == classes.names else None,
         )
 
     def plain(self) -> Model:
@@ -144,6 +153,17 @@ class Model(nn.Module):
             raise ClassListError('No classes are set: use model.for_classes(["cat", "dog"]).')
         return self.classes
 
+    def class_chunk(self) -> int | None:
+        """Number of classes whose features are computed at once; None for all.
+
+        Without `chunk`, it is found from the free memory when the classes are first needed.
+        """
+        if not self.method.needs.independent or self.classes is None:
+            return None
+        if self.chunk is None and self._found_chunk is None:
+            self._found_chunk = class_chunk(self.clip, self.classes, free_memory(self.clip.device)) or ALL
+        return self.chunk or self._found_chunk or None
+
     def frozen_parts(self) -> list[tuple[slice, Any]]:
         """The result of `method.classes` for each part of the list; recomputed if CLIP's weights changed or moved."""
         weights = list(self.clip.parameters())
@@ -151,7 +171,7 @@ class Model(nn.Module):
         if cached is None or not cached[0].matches(weights):
             classes = self.required_classes()
             count = len(classes.names)
-            size = self.chunk if self.chunk and self.method.needs.independent else count
+            size = self.class_chunk() or count
             cuts = [slice(first, min(first + size, count)) for first in range(0, count, size)]
             with torch.inference_mode(False), torch.no_grad():
                 parts = [
@@ -203,8 +223,6 @@ class Model(nn.Module):
         if features.ndim != 2:
             raise ConfigError(f"The class features of {self.name} depend on the image: classify images instead.")
         return features
-
-    # Images --------------------------------------------------------------------------------------------------------
 
     def states(
         self,
@@ -316,14 +334,20 @@ class Model(nn.Module):
             )
         return name
 
+    def calibrated(self, readout: str | None = None) -> Calibration | None:
+        """The calibration; None for plain CLIP and for another readout than the one it was fitted for."""
+        return self.calibration if not self.is_disabled and readout in (None, self.readout()) else None
+
     def check_multi_label(self) -> None:
         """Raise an error if the model has no probability of a single label, sigmoid(logit + `clip.bias`)."""
         leave = f"leave out {option(multi_label=True)}"
+        if self.calibrated():
+            return
         if not self.clip.bias:
             raise BackboneError(
-                f"{short_name(self.clip.name)} was trained with a softmax over texts, so it has no probabilities of "
-                f"single labels, which could only be calibrated on labelled images: {leave}, or train on a CLIP with a "
-                "sigmoid loss, such as ViT-B-16-SigLIP2."
+                f"{short_name(self.clip.name)} was trained with a softmax over texts, so a probability of each label "
+                f"can only be fitted on labelled photos, for the run's own classes: {leave}, run 'dear calibrate RUN' "
+                "first, or train on a CLIP with a sigmoid loss, such as ViT-B-16-SigLIP2."
             )
         if not self.is_disabled and (self.method.log_probabilities or not self.method.needs.novel):
             raise ConfigError(

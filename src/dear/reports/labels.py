@@ -9,7 +9,10 @@ import csv
 import io
 import re
 import shutil
+import tempfile
 from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from dear.errors import OverwriteError
@@ -24,37 +27,36 @@ class LabelTable:
     Images with fewer labels than others have empty cells.
     """
 
-    def __init__(self, path: str | Path, top_k: int) -> None:
-        self.path, self.top_k = Path(path), top_k
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
         if self.path.exists() or self.path.is_symlink():
             raise OverwriteError(f"{self.path} exists already: choose another file, or remove it first.")
-        self._rows: list[Prediction] = []
+        self._rows = tempfile.TemporaryFile("w+", encoding="utf-8", newline="")  # noqa: SIM115  # closed by `write`
+        self._count, self._most = 0, 1
 
     def __repr__(self) -> str:
         """One line."""
-        return f"LabelTable({self.path}, {len(self._rows)} rows)"
+        return f"LabelTable({self.path}, {self._count} rows)"
 
     def add(self, one: Prediction) -> None:
-        """Add a row."""
-        self._rows.append(one)
+        """Add a row, in a temporary file until all are known."""
+        classes = one.top if one.labels is None else one.labels
+        pairs = [value for name, p in classes for value in (_cell(name), f"{p:.6f}")]
+        csv.writer(self._rows, lineterminator="\n").writerow([_cell(one.image), *pairs])
+        self._count, self._most = self._count + 1, max(self._most, len(classes))
 
     def write(self) -> None:
         """Write the file, whole or not at all."""
-        listed = [one.top if one.labels is None else one.labels for one in self._rows]
-        count = max(map(len, listed), default=1) or 1
         head = ["image", "label", "probability"]
-        head += [f"{what}_{place}" for place in range(2, count + 1) for what in ("label", "probability")]
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(head)
-        for one, classes in zip(self._rows, listed, strict=True):
-            pairs = [value for name, p in classes for value in (_cell(name), f"{p:.6f}")]
-            writer.writerow([_cell(one.image), *pairs, *[""] * (2 * (count - len(classes)))])
-        write_result(self.path, text.getvalue())
+        head += [f"{what}_{place}" for place in range(2, self._most + 1) for what in ("label", "probability")]
+        self._rows.seek(0)
+        with self._rows as rows:
+            padded = ([*row, *[""] * (len(head) - len(row))] for row in csv.reader(rows))
+            write_result(self.path, (_line(row) for row in chain([head], padded)))
 
     def summary(self) -> str:
         """What was written, and where."""
-        return f"{len(self._rows):,} images in {self.path}"
+        return f"{self._count:,} images in {self.path}"
 
 
 class Sorter:
@@ -109,6 +111,12 @@ def _free(folder: Path, name: str) -> Path:
         number += 1
         path = folder / f"{Path(name).stem}-{number}{Path(name).suffix}"
     return path
+
+
+def _line(row: Sequence[str]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerow(row)
+    return text.getvalue().encode()
 
 
 def _cell(text: str) -> str:

@@ -24,6 +24,8 @@ EXTRAS = {
     "hf": ("transformers",),
     "heic": ("pillow_heif",),
     "tensorboard": ("tensorboard",),
+    "data": ("pyarrow",),
+    "search": ("faiss",),
 }
 """What each extra brings, by the names that are imported."""
 VARIABLES = (

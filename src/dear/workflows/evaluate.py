@@ -112,7 +112,7 @@ def _with_warnings(
 def verdict_sentences(found: Evaluation) -> list[str]:
     """What came out, in a sentence, and a second one if the classes are unbalanced."""
     judged = found.verdict()
-    return [text for text in (sentence(judged), balance_sentence(judged)) if text]
+    return [text for text in (sentence(judged), balance_sentence(judged), found.calibration_sentence()) if text]
 
 
 def score_rows(found: Evaluation, *, everything: bool = False) -> list[tuple[str, ...]]:

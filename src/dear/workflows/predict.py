@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import copy_context
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, Unpack, get_args
 
-from dear.data.images import folder_images, passed_over_sentence
+from dear.data.images import ImageStream, NamedImage, image_paths, no_images, open_image, passed_over_sentence
+from dear.data.inputs import image_stream, named_image
 from dear.errors import ConfigError, DearWarning, ImageError, option
 from dear.model.model import Model
-from dear.model.predict import PREDICTING, OnError, Prediction, label_threshold, stream
+from dear.model.predict import PREDICTING, PREDICTS, OnError, Prediction, answer_rule, stream
 from dear.options.commands import Predict
+from dear.options.keywords import PredictOptions
 from dear.options.reading import check_values, spelled
 from dear.progress.display import watched
 from dear.progress.stages import counting
@@ -21,99 +25,108 @@ from dear.workflows.machine import using_threads
 from dear.workflows.opened_run import model_of
 
 
-class Predicted(NamedTuple):
-    """Predictions, images that cannot be read, and sentences about the files that were written."""
-
-    predictions: list[Prediction]
-    problems: list[ImageError]
-    written: list[str]
-
-
 def predict(
     run: str | Path | Model,
     images: Any,
     classes: Sequence[str] | None = None,
     *,
-    names: str | Path | None = None,
-    template: str | None = None,
-    descriptions: str | Path | Mapping[str, Sequence[str]] | None = None,
-    readout: str | None = None,
-    top_k: int = 3,
-    out: str | Path | None = None,
-    sort_into: str | Path | None = None,
-    link: bool = False,
-    multi_label: bool = False,
-    threshold: float | None = None,
-    batch_size: int = 32,
-    workers: int = 2,
-    device: str | None = None,
-    threads: int | None = None,
-    allow_pickled: bool = False,
     on_error: OnError = "raise",
     progress: bool | Callable[[str, int, int], None] | None = None,
+    **options: Unpack[PredictOptions],
 ) -> list[Prediction]:
     """Classify images with a run, among its classes or any others.
 
     Args:
         run: folder of a run or adapter, or a loaded model.
-        images: images as for `Model.predict`, or folders of images; one, or a list.
+        images: images as for `Model.predict`, or folders of images; one, several or a generator.
         classes: other classes than the run's.
-        names: text file with other classes than the run's, one per line.
-        template: the prompt around a class name; by default the run's.
-        descriptions: sentences about classes, for methods that read them: a mapping, or a JSON file.
-        readout: name of the method's readout; by default its first.
-        top_k: number of classes per image.
-        out: CSV file to write, one row per image; nothing is overwritten.
-        sort_into: folder that gets a copy, or with `link` a link, of each image in a folder of its class.
-        multi_label: any number of labels per image, each with its own probability; for models with a sigmoid loss.
-        threshold: with `multi_label`, the least probability of a label; by default 0.5.
-        batch_size: images per forward pass.
-        workers: number of image-loading threads.
-        device: "cpu", "cuda"; by default a GPU if there is one.
-        threads: threads to compute with on a CPU; by default all.
-        allow_pickled: also read a backbone's weights from a pickled file (tensors only, never code).
         on_error: "raise" an `ImageError` for the first image that cannot be read, or "skip" such images with a warning.
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
+        **options: as on the command line: `top_k`, `names`, `template`, `descriptions`, `readout`, `out`, `sort_into`,
+            `link`, `multi_label`, `reject`, `threshold`, `batch_size`, `workers`, `device`, `threads`, `allow_pickled`.
     """
-    with watched(counting(progress, PREDICTING)):
-        found = predict_each(
-            run,
-            images,
-            chosen_classes(classes, names),
-            template=template,
-            descriptions=descriptions,
-            listing=Listing(readout, top_k, label_threshold(multi_label, threshold)),
-            files=label_files(out, sort_into, top_k=top_k, link=link, multi_label=multi_label),
-            computing=Computing(batch_size, workers, device, threads, allow_pickled),
-            each=_handler(on_error),
+    return list(predict_each(run, images, classes, on_error=on_error, progress=progress, **options))
+
+
+def predict_each(
+    run: str | Path | Model,
+    images: Any,
+    classes: Sequence[str] | None = None,
+    *,
+    on_error: OnError = "raise",
+    progress: bool | Callable[[str, int, int], None] | None = None,
+    **options: Unpack[PredictOptions],
+) -> Iterator[Prediction]:
+    """Classify any number of images in constant memory: yields each prediction as soon as its batch is done.
+
+    Arguments are those of `dear.predict`. Options are checked and the run is loaded at once. Files of `out` are written
+    at the end, so not if the iteration stops earlier.
+    """
+    chosen = _checked(options)
+    if on_error not in get_args(OnError):
+        raise ConfigError(f"on_error is {on_error!r}, but can be 'raise' or 'skip'.")
+    listening, files = counting(progress, PREDICTING), label_files(chosen)
+    classes = chosen_classes(classes, chosen.names)
+    model = model_of(run, chosen.device, allow_pickled=chosen.allow_pickled)
+
+    def each() -> Iterator[Prediction]:
+        with watched(listening):
+            yield from _readable(predictions(model, images, classes, chosen), files, on_error)
+
+    return _in_own_context(each())
+
+
+def _checked(options: PredictOptions) -> Predict:
+    """The options with their defaults; several sentences about labels and descriptions come later."""
+    later = ("descriptions", "multi_label", "reject", "threshold")
+    check_values(Predict, **{name: value for name, value in options.items() if name not in later})
+    return Predict.model_construct(**options)
+
+
+def _readable(results: Iterator[Prediction | ImageError], files: LabelFiles, on_error: OnError) -> Iterator[Prediction]:
+    """The predictions; an image that cannot be read raises its error, or is counted in a warning at the end."""
+    bad, first = 0, ""
+    for one in results:
+        if isinstance(one, Prediction):
+            files.add(one)
+            yield one
+        elif on_error == "raise":
+            raise one
+        else:
+            bad, first = bad + 1, first or str(one)
+    files.finish()
+    if bad:
+        warnings.warn(f"{bad} images are left out, the first: {first}", DearWarning, stacklevel=2)
+
+
+def _in_own_context(results: Iterator[Prediction]) -> Iterator[Prediction]:
+    """The same; what is set while they are computed, such as who hears of progress, is not set for the caller."""
+    context = copy_context()
+    try:
+        while (one := context.run(next, results, None)) is not None:
+            yield one
+    finally:
+        context.run(results.close)  # type: ignore[attr-defined]
+
+
+def predictions(
+    run: str | Path | Model, images: Any, classes: Sequence[str] | None, options: Predict
+) -> Iterator[Prediction | ImageError]:
+    """A prediction per image, or what is wrong with it, in order and in constant memory; no file is written."""
+    rule = answer_rule(options.multi_label, options.reject, options.threshold)
+    with using_threads(options.threads):
+        yield from stream(
+            model_of(run, options.device, allow_pickled=options.allow_pickled),
+            expanded(images),
+            classes,
+            template=options.template,
+            descriptions=options.descriptions,
+            readout=options.readout,
+            top_k=options.top_k,
+            rule=rule,
+            batch_size=options.batch_size,
+            workers=options.workers,
         )
-    return _readable(found)
-
-
-def _readable(found: Predicted) -> list[Prediction]:
-    """The predictions, with a warning about images that could not be read."""
-    if bad := found.problems:
-        warnings.warn(f"{len(bad)} images are left out, the first: {bad[0]}", DearWarning, stacklevel=3)
-    return found.predictions
-
-
-class Listing(NamedTuple):
-    """Which scores are read, and which classes are listed for an image."""
-
-    readout: str | None
-    top_k: int
-    threshold: float | None
-    """The least probability of a label, for several labels per image; None for one class."""
-
-
-class Computing(NamedTuple):
-    """How a run is loaded and images are classified; none of it changes a prediction."""
-
-    batch_size: int
-    workers: int
-    device: str | None
-    threads: int | None
-    allow_pickled: bool
 
 
 class LabelFiles(NamedTuple):
@@ -126,7 +139,7 @@ class LabelFiles(NamedTuple):
         """Add a prediction."""
         if self.table is not None:
             self.table.add(one)
-        if self.sorter is not None:
+        if self.sorter is not None and one.labels != ():
             self.sorter.put(one)
 
     def finish(self) -> list[str]:
@@ -136,100 +149,60 @@ class LabelFiles(NamedTuple):
         return [one.summary() for one in self if one is not None]
 
 
-def label_files(
-    out: str | Path | None, sort_into: str | Path | None, *, top_k: int, link: bool, multi_label: bool
-) -> LabelFiles:
+def label_files(options: Predict) -> LabelFiles:
     """What to write about predictions; a place that is taken is refused now, not after an hour."""
-    check_values(Predict, top_k=top_k, link=link)
-    if link and sort_into is None:
+    answer_rule(options.multi_label, options.reject, options.threshold)
+    out, folder = options.out, options.sort_into
+    if options.link and folder is None:
         raise ConfigError(
             f"{spelled('link')} says how images are put into folders: name one with {option(sort_into='FOLDER')}."
         )
-    if multi_label and sort_into is not None:
+    if options.multi_label and folder is not None:
         raise ConfigError(
             f"{spelled('sort_into')} puts an image into the folder of one class, but with {option(multi_label=True)} "
             f"it can have several labels: write a table with {option(out='FILE')} instead."
         )
     return LabelFiles(
-        LabelTable(as_folder(out), top_k) if out is not None else None,
-        Sorter(as_folder(sort_into), link=link) if sort_into is not None else None,
+        LabelTable(as_folder(out)) if out is not None else None,
+        Sorter(as_folder(folder), link=options.link) if folder is not None else None,
     )
 
 
-def predict_each(
-    run: str | Path | Model,
-    images: Any,
-    classes: Sequence[str] | None,
-    *,
-    template: str | None,
-    descriptions: str | Path | Mapping[str, Sequence[str]] | None,
-    listing: Listing,
-    files: LabelFiles,
-    computing: Computing,
-    each: Callable[[Prediction | ImageError], None] | None = None,
-) -> Predicted:
-    """As `predict`; `each` is called with every prediction, or image that cannot be read, as soon as it is known."""
-    check_values(Predict, top_k=listing.top_k, **computing._asdict())
-    done = Predicted([], [], [])
+def expanded(images: Any) -> ImageStream:
+    """What a caller passes, with folders replaced by the images in them, which are listed as they are needed.
 
-    def take(one: Prediction | ImageError) -> None:
-        if each is not None:
-            each(one)
-        if isinstance(one, ImageError):
-            done.problems.append(one)
-        else:
-            files.add(one)
-            done.predictions.append(one)
-
-    expanded = _expand(images, take)
-    with using_threads(computing.threads):
-        model = model_of(run, computing.device, allow_pickled=computing.allow_pickled)
-        for one in stream(
-            model,
-            expanded,
-            classes,
-            template=template,
-            descriptions=descriptions,
-            readout=listing.readout,
-            top_k=listing.top_k,
-            threshold=listing.threshold,
-            batch_size=computing.batch_size,
-            workers=computing.workers,
-        ):
-            take(one)
-    done.written.extend(files.finish())
-    return done
-
-
-def _handler(on_error: OnError) -> Callable[[Prediction | ImageError], None] | None:
-    """What to do with each image: raise the error of an unreadable one, or nothing."""
-    if on_error not in get_args(OnError):
-        raise ConfigError(f"on_error is {on_error!r}, but can be 'raise' or 'skip'.")
-    return _raise if on_error == "raise" else None
-
-
-def _raise(one: Prediction | ImageError) -> None:
-    if isinstance(one, ImageError):
-        raise one
-
-
-def _expand(images: Any, take: Callable[[Prediction | ImageError], None]) -> Any:
-    """Folders replaced by the images in them; a folder without images, and photos that are skipped, are reported."""
+    A folder without images gives an error in its place; photos that are skipped are reported now.
+    """
     if not isinstance(images, str | Path | list | tuple):
-        return images
-    found: list[Any] = []
-    for one in [images] if isinstance(images, str | Path) else images:
-        if not isinstance(one, str | Path) or "\0" in str(one) or not Path(one).is_dir():
-            found.append(one)
-            continue
-        try:
-            found += [Path(one) / name for name in folder_images(Path(one)).names]
-        except ImageError as error:
-            take(error)
-            continue
-        if others := passed_over_sentence(Path(one)):
-            warnings.warn(others, DearWarning, stacklevel=2)
-    return found
+        return image_stream(images, PREDICTS)
+    listed = [images] if isinstance(images, str | Path) else images
+    counts = [_count_of(one) for one in listed]
+
+    def each() -> Iterator[NamedImage]:
+        for index, (one, count) in enumerate(zip(listed, counts, strict=True)):
+            if count is None:
+                yield named_image(one, index, PREDICTS)
+            elif not count:
+                yield NamedImage(str(one), partial(_raise, no_images(Path(one))))
+            else:
+                for path in image_paths(Path(one)):
+                    yield NamedImage(str(path), partial(open_image, path))
+
+    return ImageStream(each(), sum(1 if count is None else max(1, count) for count in counts))
+
+
+def _count_of(one: Any) -> int | None:
+    """The number of images in a folder; None for everything that is not a folder."""
+    if not isinstance(one, str | Path) or "\0" in str(one) or not Path(one).is_dir():
+        return None
+    count = sum(1 for _ in image_paths(Path(one)))
+    if count and (others := passed_over_sentence(Path(one))):
+        warnings.warn(others, DearWarning, stacklevel=3)
+    return count
+
+
+def _raise(error: ImageError) -> Any:
+    raise error
 
 
 def chosen_classes(classes: Sequence[str] | None, names: str | Path | None) -> Sequence[str] | None:

@@ -158,7 +158,9 @@ def _bars_title(one: HalfScores) -> str:
 def _scores_note(halves: Sequence[HalfScores]) -> str:
     images = " and ".join(f"{one.adapted.scores.images:,} images, {one.half} classes" for one in halves)
     bad = sum(one.adapted.scores.unreadable for one in halves)
-    return f"Tested on {images}." + (f" {bad} could not be read and count as wrong." if bad else "")
+    gap = halves[0].adapted.calibration_sentence()
+    unread = f" {bad} could not be read and count as wrong." if bad else ""
+    return f"Tested on {images}.{unread}" + (f" {gap}" if gap else "")
 
 
 def _settings(description: Mapping[str, Any]) -> dict[str, str]:

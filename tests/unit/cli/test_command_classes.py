@@ -12,7 +12,6 @@ from dear.options.reading import options_of, read
 
 SAME = {
     "evaluate": commands.Evaluate,
-    "predict": commands.Predict,
     "explain": commands.Explain,
     "report": commands.Report,
     "index_images": commands.IndexImages,

@@ -115,6 +115,7 @@ def test_threads_can_be_told_wherever_is_computed():
         ("convert",),
         ("doctor",),
         ("cache",),
+        ("search", "export"),
     }
     for path, command in LEAVES.items():
         if path[:1] in light or path in light:

@@ -26,7 +26,7 @@ from dear.storage.locks import mark
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = sorted((ROOT / "src" / "dear").rglob("*.py"))
 COMMAND = re.compile(r"'(dear [a-z][^'{}]*)'")
-OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 
 
 def strings_of(tree: ast.AST) -> list[str]:

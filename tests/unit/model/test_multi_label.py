@@ -107,8 +107,11 @@ def test_what_is_refused(clip, siglip, photos):
     plain = build("zero_shot", clip, CLASSES)
     with pytest.raises(errors.BackboneError) as error:
         plain.predict(photos, multi_label=True)
-    assert "has no probabilities of single labels, which could only be calibrated on labelled" in str(error.value)
-    assert "leave out multi_label=True, or train on a CLIP with a sigmoid loss" in str(error.value)
+    assert "a probability of each label can only be fitted on labelled photos" in str(error.value)
+    assert "dear calibrate RUN" in str(error.value)
+    assert "leave out multi_label=True, run 'dear calibrate RUN' first, or train on a CLIP with a sigmoid loss" in str(
+        error.value
+    )
     probe = build("linear_probe", siglip, CLASSES)
     with pytest.raises(errors.ConfigError, match="scores of linear_probe are not cosines with texts"):
         probe.predict(photos, multi_label=True)
@@ -127,7 +130,7 @@ def test_what_is_refused(clip, siglip, photos):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("--threshold 0.4", "--threshold is the least probability of a label: use it with --multi-label."),
+        ("--threshold 0.4", "--threshold is the least probability of a label: use it with --multi-label or --reject."),
         ("--multi-label --threshold 1", "--threshold is 1.0: give a number from 0 to less than 1."),
         (
             "--multi-label --sort-into sorted",
@@ -162,7 +165,7 @@ def test_on_the_command_line(siglip, clip, photos, between, dear_, tmp_path):
     build("zero_shot", clip, CLASSES).save_pretrained(tmp_path / "plain")
     code, stdout, stderr = dear_("predict", tmp_path / "plain", photos[0], "--multi-label")
     assert (code, stdout, stderr.count("\n")) == (2, "", 1)
-    assert "leave out --multi-label, or train on" in stderr
+    assert "leave out --multi-label, run 'dear calibrate RUN' first, or train on" in stderr
 
 
 def test_none_of_these(siglip, photos, dear_, tmp_path):

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src/dear"
 DISTRIBUTIONS = {
     "PIL": "pillow",
+    "faiss": "faiss-cpu",
     "open_clip": "open-clip-torch",
     "sklearn": "scikit-learn",
     "umap": "umap-learn",
