@@ -121,7 +121,7 @@ class Segment:
         expected |= dict.fromkeys(FILE_COLUMNS, ("torch.int64", (self.rows,)))
         expected |= {"lengths": ("torch.float32", (self.rows, kinds)), "content": ("torch.uint8", (self.rows, 16))}
         expected |= {name: (kind, shapes.get(name, ("", (0,)))[1][:1]) for name, kind in _OF_ANY_LENGTH}
-        if shapes != expected:
+        if shapes != expected or not shapes.keys() <= entry.crc32.keys():
             raise damaged(folder)
 
     def column(self, name: str) -> Tensor:
