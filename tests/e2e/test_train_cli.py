@@ -323,7 +323,8 @@ def test_predict_names_what_it_cannot_read_and_goes_on(dear_, place, made, tmp_p
     code, stdout, stderr = dear_("predict", made, *words, "--json")
     assert code == 1
     assert [json.loads(line)["image"] for line in stdout.splitlines()] == [str(image)] * 2
-    assert len(stderr.splitlines()) == 3
+    assert len(stderr.splitlines()) == 4
+    assert stderr.splitlines()[-1] == "3 of 5 images could not be read."
     assert f"not predicted: {tmp_path / 'zero.jpg'} cannot be read: it is empty; replace or remove it." in stderr
     assert f"not predicted: {tmp_path / 'none.jpg'} cannot be read: it does not exist; check the path." in stderr
     assert f"not predicted: There are no images in {tmp_path / 'empty'}" in stderr

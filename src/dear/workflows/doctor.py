@@ -26,6 +26,9 @@ EXTRAS = {
     "tensorboard": ("tensorboard",),
     "data": ("pyarrow",),
     "search": ("faiss",),
+    "ray": ("ray",),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "app": ("gradio",),
 }
 """What each extra brings, by the names that are imported."""
 VARIABLES = (
