@@ -14,7 +14,7 @@ from dear.engine.loop import train
 from dear.engine.run import run_job
 from dear.engine.run_folder import CHECKPOINT, METRICS, RUN, SHOTS, read_run
 from dear.engine.settings import TrainSettings
-from dear.errors import ConfigError, DearError, MissingExtraError, OverwriteError, TrainingError
+from dear.errors import ConfigError, DearError, OverwriteError, TrainingError
 from dear.model.artefact import MANIFEST
 from dear.workflows.train import fit
 from needs import needs
@@ -287,31 +287,6 @@ def test_a_damaged_run_json_is_one_sentence(toy, clip, whole, text, sentence):
     (whole / RUN).write_text(text)
     with pytest.raises(DearError, match=rf"run.json {sentence}"):
         run_job(toy.job(), clip, whole, if_exists="resume")
-
-
-def test_tensorboard_is_an_extra(tmp_path, monkeypatch):
-    import sys
-    import types
-
-    from dear.engine.tensorboard import tensorboard_writer
-
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(MissingExtraError, match=r'pip install "dear-vlm\[tensorboard\]"'):
-        tensorboard_writer(tmp_path)
-
-    written = []
-
-    class SummaryWriter:
-        def __init__(self, folder):
-            assert folder == tmp_path
-
-        def add_scalar(self, *facts):
-            written.append(facts)
-
-    fake = types.SimpleNamespace(SummaryWriter=SummaryWriter)
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
-    tensorboard_writer(tmp_path)({"step": 3, "steps": 9, "total": 0.5, "problems": ("no",)})
-    assert written == [("total", 0.5, 3)]
 
 
 def test_fit_is_a_run_in_one_call(toy, clip, tmp_path):

@@ -32,7 +32,18 @@ def test_the_doctor_says_what_a_bug_report_needs(dear_, monkeypatch):
     }
     assert found["dear"] == dear.__version__
     assert found["packages"]["torch"].startswith(torch.__version__.split("+")[0])
-    assert set(found["extras"]) == {"roles", "hf", "heic", "tensorboard", "data", "search", "ray", "onnx", "app"}
+    assert set(found["extras"]) == {
+        "roles",
+        "hf",
+        "heic",
+        "tensorboard",
+        "wandb",
+        "data",
+        "search",
+        "ray",
+        "onnx",
+        "app",
+    }
     assert found["device"]["chosen"] in ("cpu", "cuda")
     assert found["environment"]["HF_HOME"] == "~/weights"  # a bug report is public
     code, out, _ = dear_("doctor")

@@ -18,6 +18,7 @@ from dear.engine.loop import Metrics, resolve_precision
 from dear.engine.ranks import local_device
 from dear.engine.run import Reading, train_model
 from dear.engine.run_folder import CHECKPOINT, read_run
+from dear.engine.step_logs import step_log
 from dear.engine.workspace import Prepared, Workspace
 from dear.errors import DearError
 from dear.evaluation.cells import Cell, fit_options
@@ -52,14 +53,14 @@ def run_cell(
         return _renamed(done, *prepared)
     start, peak = time.monotonic(), watch_peak(local_device(options.device))
     (job, model), folder = prepared, options.out / RUNS / cell.slug
-    with encoding_clock() as encoding:
+    with encoding_clock() as encoding, step_log(options.log, folder, on_step) as each_step:
         progress = train_model(
             job,
             model,
             folder,
             if_exists="resume" if _was_begun(folder, fingerprint(trained)) else "overwrite",
             reading=Reading(options.workers, options.cache_folder(options.out)),
-            on_step=on_step,
+            on_step=each_step,
         )
         tests = [_test(model, cell, test, options, workspace) for test in cell.tests]
     adapter, clip = folder / TENSORS, model.clip

@@ -19,6 +19,7 @@ from dear.config import Settings
 
 Half = Literal["all", "base", "novel"]
 RecipeName = Literal["own", "shared"]
+LogName = Literal["tensorboard", "wandb"]
 Part = TypeVar("Part", bound="Options")
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 

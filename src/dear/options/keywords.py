@@ -71,6 +71,8 @@ class FitOptions(TypedDict, total=False):
     """Cache folder for the frozen layers' outputs; by default OUT/cache."""
     no_cache: bool
     """Cache nothing: needs no disk space, takes longer."""
+    log: Literal["tensorboard", "wandb"] | None
+    """Also log every step for TensorBoard, in the folder tensorboard of each run, or with Weights & Biases."""
     resume: bool
     """Resume an interrupted run."""
     overwrite: bool
@@ -117,6 +119,7 @@ class BenchOptions(TypedDict, total=False):
     workers: int
     cache: str | Path | None
     no_cache: bool
+    log: Literal["tensorboard", "wandb"] | None
     resume: bool
     overwrite: bool
 
@@ -153,6 +156,7 @@ class CompareOptions(TypedDict, total=False):
     workers: int
     cache: str | Path | None
     no_cache: bool
+    log: Literal["tensorboard", "wandb"] | None
     resume: bool
     overwrite: bool
     protocol: Literal["base-to-novel", "few-shot"]
@@ -182,6 +186,7 @@ class PaperOptions(TypedDict, total=False):
     workers: int
     cache: str | Path | None
     no_cache: bool
+    log: Literal["tensorboard", "wandb"] | None
     resume: bool
     overwrite: bool
     out: str | Path

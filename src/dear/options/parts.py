@@ -22,6 +22,7 @@ from dear.options.fields import (
     Former,
     Half,
     IfExists,
+    LogName,
     MapName,
     MethodSettings,
     Name,
@@ -145,6 +146,8 @@ class Compute(Machine, title="Machine"):
     """Cache folder for the frozen layers' outputs; by default OUT/cache."""
     no_cache: bool = False
     """Cache nothing: needs no disk space, takes longer."""
+    log: LogName | None = None
+    """Also log every step for TensorBoard, in the folder tensorboard of each run, or with Weights & Biases."""
 
     @model_validator(mode="after")
     def _one_cache(self) -> Self:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 from dear.engine.loop import Metrics
+from dear.engine.step_logs import check_log
 from dear.engine.workspace import Workspace
 from dear.errors import ConfigError
 from dear.evaluation.cells import Cell, make_cells
@@ -109,6 +110,7 @@ def run_bench(
         refuse: raise the error of a cell that its method refuses; otherwise it is listed in `refused`.
         record_options: write OUT/config.yaml, which repeats the grid with --config.
     """
+    check_log(options.log, options.out)
     check_ours(options.out, "grid", resume=options.resume, overwrite=options.overwrite)
     cells, decided = plan_cells(protocol, options)
     record = once(partial(write_config, options.out, options, clip=decided.clip, pretrained=decided.pretrained))

@@ -24,6 +24,7 @@ EXTRAS = {
     "hf": ("transformers",),
     "heic": ("pillow_heif",),
     "tensorboard": ("tensorboard",),
+    "wandb": ("wandb",),
     "data": ("pyarrow",),
     "search": ("faiss",),
     "ray": ("ray",),

@@ -18,6 +18,7 @@ from dear.engine.checkpoint import Progress
 from dear.engine.job import Job
 from dear.engine.loop import Metrics
 from dear.engine.run import Reading, train_model
+from dear.engine.step_logs import check_log, step_log
 from dear.engine.workspace import Say, Workspace, log
 from dear.errors import ConfigError, DearWarning, did_you_mean
 from dear.methods.registry import get_method
@@ -105,6 +106,7 @@ def train_run(
         record_options: write OUT/config.yaml, which repeats the run with `dear train --config`.
     """
     out = options.out
+    check_log(options.log, out)
     if out is not None:
         check_ours(out, "run", resume=options.resume, overwrite=options.overwrite)
     with using_threads(options.threads):
@@ -125,15 +127,16 @@ def train_run(
 
         reading = Reading(options.workers, options.cache_folder(out))
         doubts: list[str] = []
-        progress = train_model(
-            job,
-            model,
-            out,
-            if_exists=options.if_exists,
-            reading=reading,
-            on_step=after_step,
-            on_warning=doubts.append,
-        )
+        with step_log(options.log, out, after_step) as each_step:
+            progress = train_model(
+                job,
+                model,
+                out,
+                if_exists=options.if_exists,
+                reading=reading,
+                on_step=each_step,
+                on_warning=doubts.append,
+            )
         record()
     problems.update(dict.fromkeys(progress.problems))
     return Trained(model, job, progress, tuple(problems), tuple(doubts))

@@ -141,7 +141,7 @@ def hints() -> tuple[list[str], list[str], list[list[str]]]:
     return commands, names, whole
 
 
-FOREIGN = {"--logdir", "--no-sandbox"}
+FOREIGN = {"--address", "--head", "--logdir", "--no-sandbox"}
 """Options of other programs."""
 
 
