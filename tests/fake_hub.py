@@ -15,16 +15,16 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock, Thread
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from fake_hub_uploads import LARGE, Uploads
+
 Content = bytes | Path
-LARGE = (".safetensors", ".bin", ".pt", ".pth")
-"""Files in large file storage: they are named by their sha256 and served by the CDN."""
 CHUNK = 1 << 16
 
 
@@ -57,6 +57,7 @@ class Repository:
     commit: str
     license: str | None
     gated: bool
+    private: bool = False
 
 
 @dataclass
@@ -99,6 +100,7 @@ class Seen:
 LIST = "file list"
 GATED = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to this model is restricted."}
 NO_REPOSITORY = {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}
+NO_REVISION = {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "Invalid rev id"}
 NO_FILE = {"X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"}
 
 
@@ -112,7 +114,17 @@ class FakeHub:
 
     def __init__(self, port: int = 0) -> None:
         self.repositories: dict[str, Repository] = {}
+        self.commits: dict[tuple[str, str], Repository] = {}
+        """Every state that a repository had, by its commit."""
         self.requests: list[Seen] = []
+        self.writers: dict[str, set[str]] = {}
+        """Tokens, and the namespaces that they may write to."""
+        self.large: dict[str, bytes] = {}
+        """Large files that were uploaded, by their sha256."""
+        self.messages: list[str] = []
+        """Messages of the commits that were made."""
+        self.before_commit: Callable[[], object] | None = None
+        """Called before a commit is accepted."""
         self._faults: dict[tuple[str, str], Fault] = {}
         self._lock = Lock()
         self._servers = [_Server(("127.0.0.1", port), self, cdn=False), _Server(("127.0.0.1", 0), self, cdn=True)]
@@ -135,12 +147,26 @@ class FakeHub:
         *,
         license: str | None = None,
         gated: bool = False,
+        private: bool = False,
     ) -> Repository:
-        """Add or replace a repository; a gated one refuses its files without a token."""
+        """Add or replace a repository; a gated one refuses its files without a token, a private one hides itself."""
         stored = {name: Stored.of(name, content) for name, content in files.items()}
         commit = hashlib.sha1(repr([(name, one.etag) for name, one in sorted(stored.items())]).encode()).hexdigest()
-        self.repositories[repository] = Repository(stored, commit, license, gated)
-        return self.repositories[repository]
+        made = Repository(stored, commit, license, gated, private)
+        self.repositories[repository] = self.commits[repository, commit] = made
+        return made
+
+    def at(self, repository: str, revision: str) -> Repository | None:
+        """A repository at a commit, or as it is now; None if it never had this commit."""
+        now = self.repositories.get(repository)
+        return now if revision == "main" else self.commits.get((repository, revision))
+
+    def may_see(self, repository: str, authorization: str | None) -> bool:
+        """Whether a repository exists for somebody."""
+        found, token = self.repositories.get(repository), (authorization or "").removeprefix("Bearer ")
+        return found is not None and (
+            not found.private or repository.partition("/")[0] in self.writers.get(token, set())
+        )
 
     def misbehave(self, repository: str, file: str, fault: Fault | None) -> None:
         """Let something go wrong with a file or with `LIST`; None to behave again."""
@@ -191,7 +217,7 @@ class _Server(ThreadingHTTPServer):
         """A client that goes away is none of our business."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Uploads, BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
 
@@ -204,34 +230,42 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Requests are in `FakeHub.requests`."""
 
-    def _answer(self) -> None:
-        hub, url = self.server.hub, urlsplit(self.path)
-        path = unquote(url.path)
+    def _record(self, path: str) -> None:
         header = self.headers.get
-        hub.requests.append(Seen(self.command, path, self.server.cdn, header("Range"), header("Authorization")))
+        seen = Seen(self.command, path, self.server.cdn, header("Range"), header("Authorization"))
+        self.server.hub.requests.append(seen)
+
+    def _answer(self) -> None:
+        url = urlsplit(self.path)
+        path = unquote(url.path)
+        self._record(path)
         if self.server.cdn:
             _, repository_a, repository_b, file = path.split("/", 3)
-            self._send_file(f"{repository_a}/{repository_b}", file)
-        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(/revision/[^/]+)?", path):
-            self._send_list(match[1], blobs="blobs" in parse_qs(url.query))
-        elif match := re.fullmatch(r"/api/resolve-cache/models/([^/]+/[^/]+)/[^/]+/(.+)", path):
-            self._send_file(match[1], match[2])
-        elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path):
-            self._resolve(match[1], match[2])
+            self._send_file(f"{repository_a}/{repository_b}", parse_qs(url.query).get("commit", ["main"])[0], file)
+        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/([^/]+))?", path):
+            self._send_list(match[1], match[2] or "main", blobs="blobs" in parse_qs(url.query))
+        elif match := re.fullmatch(r"/api/resolve-cache/models/([^/]+/[^/]+)/([^/]+)/(.+)", path):
+            self._send_file(match[1], match[2], match[3])
+        elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+            self._resolve(match[1], match[2], match[3])
         else:
             self._send(404, {})
 
-    def _refused(self, repository: str, file: str) -> bool:
+    def _refused(self, repository: str, revision: str, file: str) -> bool:
         """Answer with the error that is due, if any."""
-        found = self.server.hub.repositories.get(repository)
-        if found is None:
+        token = self.headers.get("Authorization")
+        found = self.server.hub.at(repository, revision)
+        if not self.server.hub.may_see(repository, token):
             self._send(401, NO_REPOSITORY, b"Invalid username or password.")
+            return True
+        if found is None:
+            self._send(404, NO_REVISION)
             return True
         fault = self.server.hub.fault(repository, file, use=False)
         if fault.status:
             fault = self.server.hub.fault(repository, file)
             self._send(fault.status, dict(fault.headers))
-        elif file != LIST and found.gated and not self.headers.get("Authorization"):
+        elif file != LIST and found.gated and not token:
             self._send(401, GATED)
         elif file != LIST and file not in found.files:
             self._send(404, {**NO_FILE, "X-Repo-Commit": found.commit})
@@ -239,16 +273,16 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         return True
 
-    def _send_list(self, repository: str, *, blobs: bool) -> None:
-        if self._refused(repository, LIST):
+    def _send_list(self, repository: str, revision: str, *, blobs: bool) -> None:
+        if self._refused(repository, revision, LIST):
             return
-        found = self.server.hub.repositories[repository]
+        found = self.server.hub.at(repository, revision)
         card = {} if found.license is None else {"license": found.license}
         answer = {
             "id": repository,
             "modelId": repository,
             "sha": found.commit,
-            "private": False,
+            "private": found.private,
             "gated": "auto" if found.gated else False,
             "tags": [f"license:{name}" for name in card.values()],
             "cardData": card,
@@ -256,22 +290,22 @@ class _Handler(BaseHTTPRequestHandler):
         }
         self._send(200, {"Content-Type": "application/json"}, json.dumps(answer).encode())
 
-    def _resolve(self, repository: str, file: str) -> None:
-        if self._refused(repository, file):
+    def _resolve(self, repository: str, revision: str, file: str) -> None:
+        if self._refused(repository, revision, file):
             return
         hub = self.server.hub
-        found = hub.repositories[repository]
+        found = hub.at(repository, revision)
         stored = found.files[file]
         inner = f"/api/resolve-cache/models/{repository}/{found.commit}/{file}"
         headers = {"X-Repo-Commit": found.commit, "Accept-Ranges": "bytes", "ETag": f'"{stored.etag}"'}
         headers |= {"X-Linked-Size": str(stored.size), "X-Linked-ETag": f'"{stored.etag}"'}
         if stored.large:
-            self._send(302, {**headers, "Location": f"{hub.cdn}/{repository}/{file}"})
+            self._send(302, {**headers, "Location": f"{hub.cdn}/{repository}/{file}?commit={found.commit}"})
         else:
             self._send(307, {**headers, "Location": inner})
 
-    def _send_file(self, repository: str, file: str) -> None:
-        found = self.server.hub.repositories[repository]
+    def _send_file(self, repository: str, commit: str, file: str) -> None:
+        found = self.server.hub.at(repository, commit)
         stored = found.files[file]
         head = self.command == "HEAD"
         fault = self.server.hub.fault(repository, file, use=not head)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dear.workflows.listings import describe_method, list_settings
     from dear.workflows.paper import run_paper
     from dear.workflows.predict import predict, predict_each
+    from dear.workflows.push import push
     from dear.workflows.quickstart import quickstart
     from dear.workflows.report import report
     from dear.workflows.roles import ablate_roles, compare_roles, show_roles
@@ -102,6 +103,7 @@ _HOMES = {
     "predict_each": "dear.workflows.predict",
     "pretrain_world": "dear.workflows.world",
     "preview_world": "dear.workflows.world",
+    "push": "dear.workflows.push",
     "quickstart": "dear.workflows.quickstart",
     "register": "dear.methods.registry",
     "report": "dear.workflows.report",
@@ -164,6 +166,7 @@ __all__ = [
     "predict_each",
     "pretrain_world",
     "preview_world",
+    "push",
     "quickstart",
     "register",
     "report",

@@ -33,6 +33,7 @@ def test_weights_of_the_hub(hub, tmp_path, name, tag, repository):
     metadata, card, manifest = saved(dear.load_clip(name, tag), tmp_path / "run")
     assert metadata == {
         "library_name": "dear-vlm",
+        "pipeline_tag": "zero-shot-image-classification",
         "license": "mit",
         "base_model": repository,
         "base_model_relation": "adapter",

@@ -131,6 +131,7 @@ ERRORS = {
     "bench domain": "--out grid --seeds one",
     "convert": "photos/ant/0.png converted",
     "export": "run",
+    "push": "run me/pets",
     "cache list": "photos",
     "cache clear": "--max-size much",
     "data check": "dtd --data-root photos",

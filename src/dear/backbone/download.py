@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from filelock import FileLock
 from huggingface_hub import constants, hf_hub_url, try_to_load_from_cache
@@ -23,7 +24,7 @@ from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from dear.backbone import hub
 from dear.backbone.hub import WEIGHTS, Wanted, answer_to, check_online, endpoint, out_of_reach
-from dear.errors import BackboneError, CacheError, DearError, HubError
+from dear.errors import CacheError, DearError, HubError
 from dear.progress.display import watched
 from dear.progress.stages import Advance, is_unheard, remark, stage
 from dear.storage.files import write_atomic
@@ -55,6 +56,7 @@ class Listing:
     commit: str
     license: str | None
     files: Mapping[str, HubFile]
+    private: bool = False
 
     def first(self, names: Sequence[str]) -> HubFile | None:
         """The first of some files that exists."""
@@ -79,6 +81,7 @@ class _Answer(BaseModel):
     sha: Sha1
     siblings: list[_Sibling]
     cardData: dict[str, Any] | None = None
+    private: bool = False
 
 
 def cached(wanted: Wanted) -> Path | None:
@@ -87,7 +90,7 @@ def cached(wanted: Wanted) -> Path | None:
         try:
             found = try_to_load_from_cache(wanted.repository, name, revision=wanted.revision)
         except HFValidationError:
-            raise BackboneError(
+            raise wanted.missing(
                 f"{wanted.repository!r} cannot be the name of a repository: write hf-hub:ORGANISATION/REPOSITORY."
             ) from None
         if isinstance(found, str):
@@ -98,7 +101,7 @@ def cached(wanted: Wanted) -> Path | None:
 def listing(wanted: Wanted) -> Listing:
     """Ask the hub which files a repository has."""
     check_online(wanted)
-    url = f"{constants.ENDPOINT}/api/models/{wanted.repository}/revision/{wanted.revision}?blobs=true"
+    url = f"{constants.ENDPOINT}/api/models/{wanted.repository}/revision/{quote(wanted.revision, safe='')}?blobs=true"
     try:
         with answer_to(wanted, url) as answer:
             found = _Answer.model_validate_json(answer.read())
@@ -114,14 +117,14 @@ def listing(wanted: Wanted) -> Listing:
     )
     terms = (found.cardData or {}).get("license")
     named = terms if isinstance(terms, str) else None
-    return Listing(wanted.repository, found.sha, named, {one.name: one for one in files})
+    return Listing(wanted.repository, found.sha, named, {one.name: one for one in files}, found.private)
 
 
 def download(wanted: Wanted, listed: Listing) -> Path:
     """Download the first of the wanted files that a repository has, unless the cache has it under another commit."""
     file = listed.first(wanted.names)
     if file is None:
-        raise BackboneError(f"{wanted.page} has no {' or '.join(wanted.names)}: check the name of the repository.")
+        raise wanted.missing(f"{wanted.page} has no {' or '.join(wanted.names)}: check the name of the repository.")
     cache, name = Path(constants.HF_HUB_CACHE), repo_folder_name(repo_id=wanted.repository, repo_type="model")
     blob = cache / name / "blobs" / file.blob
     pointer = cache / name / "snapshots" / listed.commit / file.name

@@ -48,6 +48,12 @@ class Wanted:
     """Files that a person without a network fetches with another machine."""
     optional: bool = False
     """Whether to do without it rather than to wait."""
+    kind: str = "OpenCLIP model"
+    """What the repository should have, as it is named in messages."""
+    use: str | None = None
+    """How to use what was fetched by hand; by default as a backbone."""
+    missing: type[DearError] = BackboneError
+    """Raised if the hub has no such thing."""
 
     @property
     def page(self) -> str:
@@ -83,11 +89,18 @@ def answer_to(
         _wait(seconds)
 
 
+def offline_setting() -> str | None:
+    """The environment variable that forbids requests, as NAME=VALUE; None if they are allowed."""
+    if not constants.is_offline_mode():
+        return None
+    return next((f"{name}={os.environ[name]}" for name in OFFLINE_VARIABLES if os.environ.get(name)), "offline mode")
+
+
 def check_online(wanted: Wanted) -> None:
     """Raise `HubError` if an environment variable forbids downloads."""
-    if not constants.is_offline_mode():
+    setting = offline_setting()
+    if setting is None:
         return
-    setting = next((f"{name}={os.environ[name]}" for name in OFFLINE_VARIABLES if os.environ.get(name)), "offline mode")
     raise HubError(
         f"{wanted.what} is not in the cache {constants.HF_HUB_CACHE}, and {setting} forbids to download it: unset "
         f"{setting.partition('=')[0]}, or {_by_hand(wanted, wanted.page)}."
@@ -115,10 +128,10 @@ def refusal(wanted: Wanted, status: int, headers: Mapping[str, str]) -> DearErro
             f"The hub {endpoint()} refuses your token: log in again with `hf auth login`, or unset HF_TOKEN."
         )
     if code == "EntryNotFound":
-        return BackboneError(f"{wanted.page} has no {wanted.names[0]}: check the name of the repository.")
+        return wanted.missing(f"{wanted.page} has no {wanted.names[0]}: check the name of the repository.")
     if status in (401, 404):
-        return BackboneError(
-            f"The hub has no OpenCLIP model at {wanted.what}: check the spelling, or log in with `hf auth login` if "
+        return wanted.missing(
+            f"The hub has no {wanted.kind} at {wanted.what}: check the spelling, or log in with `hf auth login` if "
             f"{wanted.page} is private."
         )
     if status == 429:
@@ -134,10 +147,8 @@ def _by_hand(wanted: Wanted, place: str = "there") -> str:
     """What to do on a machine without a network."""
     whole = len(wanted.by_hand) > 1
     use = backbone("local-dir:FOLDER") if whole else option(pretrained="FILE")
-    return (
-        f"fetch {' and '.join(wanted.by_hand)} from {place} with another machine and use "
-        f"{'the folder' if whole else 'it'} with {use}"
-    )
+    used = wanted.use or f"use {'the folder' if whole else 'it'} with {use}"
+    return f"fetch {' and '.join(wanted.by_hand)} from {place} with another machine and {used}"
 
 
 def _headers(more: Mapping[str, str]) -> dict[str, str]:

@@ -60,6 +60,10 @@ COMMANDS = {
         "export",
         "Write an adapter as ONNX files, which run without torch, or class features for them.",
     ),
+    "push": Place(
+        "push",
+        "Publish an adapter on the hub: its files and a card, never photos or records of the run.",
+    ),
     "convert": Place(
         "convert",
         "Write the weights of a CLIP to OUT as safetensors; pickled files are read as tensors only, never as code.",

@@ -34,7 +34,7 @@ def evaluate(options: Evaluate) -> None:
     for warning in found.warnings:
         say(f"note: {warning}")
     if options.as_json:
-        typer.echo(json.dumps(scores_as_dict(found), indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(scores_as_dict(found, options.run), indent=1, ensure_ascii=False))
         return
     for sentence in verdict_sentences(found):
         typer.echo(sentence)

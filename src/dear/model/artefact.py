@@ -199,11 +199,17 @@ def save(model: Savable, folder: str | Path, *, overwrite: bool = False) -> Path
 def read_adapter(folder: Path) -> Saved:
     """Read an adapter's folder and check every file against its hash."""
     manifest = read_manifest(folder)
+    files = read_files(folder, manifest)
+    tensors = _parse_tensors(files.pop(TENSORS), folder / TENSORS)
+    return Saved(manifest, tensors, {name: data.decode() for name, data in files.items()})
+
+
+def read_files(folder: Path, manifest: Manifest) -> dict[str, bytes]:
+    """Read the files that a manifest lists and check them against their hashes."""
     files = {name: _checked_bytes(folder / name, entry) for name, entry in manifest.files.items()}
     if TENSORS not in files:
         raise CorruptArtefactError(_damaged(folder / MANIFEST))
-    tensors = _parse_tensors(files.pop(TENSORS), folder / TENSORS)
-    return Saved(manifest, tensors, {name: data.decode() for name, data in files.items()})
+    return files
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -288,6 +294,11 @@ def _checked_bytes(path: Path, entry: FileEntry) -> bytes:
     if len(data) != entry.bytes or sha256(data) != entry.sha256:
         raise CorruptArtefactError(_damaged(path))
     return data
+
+
+def count_values(data: bytes, path: Path) -> int:
+    """The number of values in the tensors of an adapter."""
+    return sum(tensor.numel() for tensor in _parse_tensors(data, path).values())
 
 
 def _parse_tensors(data: bytes, path: Path) -> dict[str, Tensor]:

@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
+from huggingface_hub import ModelCardData
 
 from dear.backbone.clip import short_name
 from dear.storage import markdown
 
-MARK = "---\nlibrary_name: dear-vlm\n"
+LIBRARY = "dear-vlm"
+MARK = f"---\nlibrary_name: {LIBRARY}\n"
+TASK = "zero-shot-image-classification"
+"""The task by which the hub lists an adapter: it takes any class names."""
+FOLDER = "THIS_FOLDER"
+"""Stands for the folder of the adapter in the example of its card."""
 UNKNOWN = "unknown"
 """The license where the hub states none; the hub knows this word."""
 
@@ -32,7 +37,7 @@ def card(manifest: Mapping[str, Any], facts: Mapping[str, str], trained_paramete
         **_base_model(origin),
         "license of the base model": _words(origin.get("license") or UNKNOWN),
         "trained parameters": f"{trained_parameters:,}",
-        **{_words(name): _words(value) for name, value in facts.items()},
+        **{_words(name): _words(_without_folder(value)) for name, value in facts.items()},
         "classes": "none set" if classes is None else _words(_shorten(classes["names"])),
         "template": "none set" if classes is None else _code(classes["template"]),
         "saved with": ", ".join(f"{_words(name)} {_words(one)}" for name, one in manifest["versions"].items()),
@@ -42,7 +47,10 @@ def card(manifest: Mapping[str, Any], facts: Mapping[str, str], trained_paramete
         for name, value in manifest["settings"].items()
     }
     settings = "\n".join(f"| {_code(name)} | {_words(value)} |" for name, value in values.items())
-    return f"""{MARK}{_metadata(manifest["method"], origin)}---
+    top = metadata(manifest).to_yaml(original_order=["library_name", "pipeline_tag", "license", "base_model"])
+    return f"""---
+{top}
+---
 # A {_words(manifest["method"])} adapter for {_words(short_name(backbone["name"]))}
 
 | | |
@@ -54,7 +62,7 @@ def card(manifest: Mapping[str, Any], facts: Mapping[str, str], trained_paramete
 ```python
 import dear
 
-model = dear.load("THIS_FOLDER")  # fetches or finds the backbone, and checks that it is the right one
+model = dear.load("{FOLDER}")  # fetches or finds the backbone, and checks that it is the right one
 logits = model(images).logits     # images: a batch made with model.clip.preprocess_eval
 ```
 
@@ -66,11 +74,17 @@ logits = model(images).logits     # images: a batch made with model.clip.preproc
 """
 
 
-def _metadata(method: str, origin: Mapping[str, str | None]) -> str:
-    """What the hub reads of the card, in YAML."""
-    base = {"base_model": origin["repository"], "base_model_relation": "adapter"} if origin else {}
-    content = {"license": origin.get("license") or UNKNOWN, **base, "tags": ["clip", "few-shot", method]}
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+def metadata(manifest: Mapping[str, Any]) -> ModelCardData:
+    """What the hub reads of the card: library, task, license, base model and tags."""
+    origin = manifest["backbone"]["origin"] or {}
+    return ModelCardData(
+        library_name=LIBRARY,
+        pipeline_tag=TASK,
+        license=origin.get("license") or UNKNOWN,
+        base_model=origin.get("repository"),
+        tags=["clip", "few-shot", manifest["method"]],
+        base_model_relation="adapter" if origin else None,
+    )
 
 
 def _base_model(origin: Mapping[str, str | None]) -> dict[str, str]:

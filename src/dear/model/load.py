@@ -32,6 +32,7 @@ from dear.methods.registry import get_method, list_methods
 from dear.methods.resource import resource_fields
 from dear.methods.zero_shot import ZeroShot
 from dear.model.artefact import TENSORS, BackboneEntry, Manifest, identity, read_adapter, read_manifest
+from dear.model.hub_adapter import HubAdapter, fetch_adapter, on_hub, refuse_local_paths
 from dear.model.model import Model
 from dear.roles.rolemap import RoleMap
 from dear.storage.files import as_folder
@@ -142,6 +143,9 @@ def load(
 ) -> Model:
     """Load a saved adapter with its backbone: `clip`, or else the backbone named in the adapter, loaded to `device`.
 
+    `folder` is the folder of a run or adapter, or "hf-hub:ORG/REPO" or "hf-hub:ORG/REPO@REVISION" for an adapter on the
+    hub, which is asked for its latest commit each time. Paths in such an adapter are refused.
+
     `companions` replaces models that the adapter was trained with, such as a teacher, if they have moved. `moved` gives
     the new paths of folders that its config names, such as {"lm": FOLDER} for LLaMP's language model.
 
@@ -152,9 +156,12 @@ def load(
     """
     if clip is not None and device is not None:
         raise ConfigError("Give either clip or device, not both: clip stays on its own device.")
-    folder = as_folder(folder)
+    published = on_hub(folder)
+    folder = fetch_adapter(published) if published else as_folder(folder)
     manifest, tensors, files = read_adapter(folder)
-    backbone = _backbone(manifest.backbone, clip, device or "cpu", folder, allow_pickled)
+    if published:
+        refuse_local_paths(published, manifest, clip is not None, {*(companions or {}), *(moved or {})})
+    backbone = _backbone(manifest.backbone, clip, device or "cpu", published or folder, allow_pickled)
     try:
         settings = named_now(get_method(manifest.method).Config, manifest.settings)
         settings = {**settings, **_moved(manifest.method, moved or {})}
@@ -234,7 +241,7 @@ def _backbone(
     saved: BackboneEntry,
     clip: FrozenClip | None,
     device: str | torch.device,
-    folder: Path,
+    folder: Path | HubAdapter,
     allow_pickled: bool,
 ) -> FrozenClip:
     """The adapter's backbone, checked by the hash of its weights."""

@@ -45,7 +45,7 @@ class OneRun(Pickled, title="Options"):
     """A run or a saved adapter."""
 
     run: Annotated[RunFolder, Argument]
-    """Folder of a run, or of a saved adapter."""
+    """Folder of a run or saved adapter, or hf-hub:ORG/REPO[@REVISION] for one on the hub."""
 
 
 class Evaluate(Machine, Descriptions, DataRoot, OneRun, title="Options"):
@@ -135,6 +135,21 @@ class Export(Threads, Descriptions, OneRun, title="Options"):
         if self.onnx is None and (self.int8 or self.fp16):
             raise ValueError("--int8 and --fp16 are forms of ONNX files: add --onnx OUT.")
         return self
+
+
+class Push(Options, title="Options"):
+    """Options of `dear push` and `dear.push`."""
+
+    run: Annotated[RunFolder, Argument]
+    """Folder of a run, or of a saved adapter."""
+    repository: Annotated[Name, Argument, Shown("ORG/REPO", "a repository of the hub")]
+    """Repository on the hub; it is created if it does not exist."""
+    private: bool = False
+    """Create the repository as private."""
+    scores: File | None = None
+    """Scores for the card: what 'dear eval RUN --json' printed; by default RUN/eval.json if it exists."""
+    overwrite: bool = Field(default=False, exclude=True)
+    """Replace an adapter that is there already; it stays in the repository's history."""
 
 
 class Explain(Device, Pickled, title="Options"):

@@ -20,6 +20,8 @@ from dear.evaluation.duplicates import duplicates_sentence, near_duplicates
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.test_data import TestData, data_of_run
 from dear.evaluation.verdict import balance_sentence, mean_per_class, sentence
+from dear.model.artefact import TENSORS, read_manifest
+from dear.model.hub_adapter import on_hub
 from dear.model.model import Model
 from dear.options.commands import Evaluate
 from dear.options.reading import check_values
@@ -52,7 +54,7 @@ def evaluate(
     `warnings` says so. A loaded model does not know them: give the run's folder if the data set has no test images.
 
     Args:
-        run: folder of a run or adapter, or a loaded model.
+        run: folder of a run or adapter, hf-hub:ORG/REPO, or a loaded model.
         data: the data set to test on; by default the one that the run was made from.
         half: test all classes, or the base or the novel half of them.
         data_root: folder that holds the paper's data sets.
@@ -67,12 +69,7 @@ def evaluate(
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
     """
     check_values(Evaluate, batch_size=batch_size, workers=workers, device=device, threads=threads)
-    if not isinstance(run, Model):
-        tested = data_of_run(as_folder(run), data, data_root, template)
-    elif data is not None:
-        tested = TestData(opened(data, data_root, template), (), None)
-    else:
-        raise ConfigError("A loaded model does not record its data set: name the data set to test on.")
+    tested = _test_data(run, data, data_root, template)
     items = tested.items(half)
     model = model_of(run, device, allow_pickled=allow_pickled)
     dataset = with_descriptions(tested.dataset, descriptions)
@@ -90,6 +87,19 @@ def evaluate(
             features=features,
         )
         return _with_warnings(found, half, model, dataset, items, features, tested, workers)
+
+
+def _test_data(
+    run: str | Path | Model, data: str | Path | Dataset | None, data_root: str | Path | None, template: str | None
+) -> TestData:
+    """The images to test on; only the folder of a run knows which ones it was trained on."""
+    published = None if isinstance(run, Model) else on_hub(run)
+    if not isinstance(run, Model) and not published:
+        return data_of_run(as_folder(run), data, data_root, template)
+    if data is None:
+        what = published or "A loaded model"
+        raise ConfigError(f"{what} does not record its data set: name the data set to test on.")
+    return TestData(opened(data, data_root, template), (), None)
 
 
 def _with_warnings(
@@ -134,10 +144,15 @@ def score_rows(found: Evaluation, *, everything: bool = False) -> list[tuple[str
     return rows
 
 
-def scores_as_dict(found: Evaluation) -> dict[str, Any]:
-    """The scores of each class by every readout, plain CLIP's, and the verdict, as plain values."""
+def scores_as_dict(found: Evaluation, run: Path | None = None) -> dict[str, Any]:
+    """The scores of each class by every readout, plain CLIP's, and the verdict, as plain values.
+
+    With the hash of the adapter's tensors if the scores are those of a folder `run`, so that `dear.push` can check it.
+    """
     assert found.plain is not None
+    tested = {} if run is None or on_hub(run) else {"adapter_sha256": read_manifest(run).files[TENSORS].sha256}
     return {
+        **tested,
         "adapted": found.scores.model_dump(mode="json"),
         "plain": found.plain.model_dump(mode="json"),
         "verdict": found.verdict().as_dict(),

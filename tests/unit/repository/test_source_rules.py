@@ -64,6 +64,7 @@ PUBLIC = [
     "predict_each",
     "pretrain_world",
     "preview_world",
+    "push",
     "quickstart",
     "register",
     "report",
