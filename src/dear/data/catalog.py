@@ -18,6 +18,7 @@ from pydantic import ConfigDict, Field, field_validator
 from dear.config import Settings
 from dear.data.dataset import Dataset
 from dear.data.images import content_of, open_image
+from dear.data.packed import image_mark
 from dear.data.prompts import DEFAULT_TEMPLATE
 from dear.data.readers import (
     Read,
@@ -29,9 +30,10 @@ from dear.data.readers import (
     read_list,
     read_split_file,
 )
+from dear.data.shards import absolute, read_packed, shard_files
 from dear.errors import ConfigError, DataError
 from dear.storage import documents
-from dear.storage.files import shown
+from dear.storage.files import is_folder, shown
 
 Layout = Literal["split file", "imagenet", "imagenet folders", "imagenet numbers", "aircraft", "class folders", "list"]
 _ADDED: dict[Path, dict[str, Declaration]] = {}
@@ -137,10 +139,15 @@ def _catalogs() -> dict[Path, dict[str, Declaration]]:
 
 
 def open_files(path: Path, template: str | None = None) -> Dataset:
-    """Open a folder of class folders, or a .csv or .json list."""
+    """Open a folder of class folders, a .csv or .json list, or tar or Parquet files by name, pattern or folder."""
+    if files := shard_files(path):
+        read, paths = read_packed(files)
+        where = absolute(path)
+        name = where.stem if len(files) == 1 else where.name if is_folder(where) else where.parent.name
+        return replace(_dataset(shown(name), read, template or DEFAULT_TEMPLATE, paths.__getitem__), source=str(where))
     read, images = (read_class_folders(path), path) if path.is_dir() else (read_list(path), path.parent)
     where = path.resolve()
-    return replace(_dataset(shown(where.name), read, template or DEFAULT_TEMPLATE, images), source=str(where))
+    return replace(_dataset(shown(where.name), read, template or DEFAULT_TEMPLATE, images.joinpath), source=str(where))
 
 
 def read_declared(one: Declaration, root: Path) -> Read:
@@ -165,32 +172,31 @@ def open_declared(one: Declaration, root: Path, template: str | None = None) -> 
     read, images = read_declared(one, root), (one.base or root) / one.folder / one.images
     if one.base is not None and one.layout != "split file":  # a split file contains its own class names
         read = read._replace(class_names=tuple(one.rename.get(name, name) for name in read.class_names))
-    dataset = _dataset(one.name, read, template or one.template, images)
+    dataset = _dataset(one.name, read, template or one.template, images.joinpath)
     return replace(dataset, source=one.name, root=None if one.base else str(root.resolve()))
 
 
-def _dataset(name: str, read: Read, template: str, images: Path) -> Dataset:
+def _dataset(name: str, read: Read, template: str, path_of: Callable[[str], Path]) -> Dataset:
     def open_item(item_id: str) -> Image.Image:
-        return open_image(images / item_id)
+        return open_image(path_of(item_id))
 
     def fingerprint(item_id: str) -> str:
         try:
-            facts = (images / item_id).stat()
+            _, size, changed, _ = image_mark(path_of(item_id))
         except OSError:
             return "missing"
-        return f"{facts.st_size} {facts.st_mtime_ns}"
+        return f"{size} {changed}"
 
     known: dict[str, tuple[tuple[int, ...], str]] = {}
 
     def content(item_id: str) -> str:
         """Hash of a file, computed again only if its status changed; the status change time cannot be set by users."""
         try:
-            facts = (images / item_id).stat()
+            mark = image_mark(path_of(item_id))
         except OSError:
             return "missing"
-        mark = facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
         if item_id not in known or known[item_id][0] != mark:
-            known[item_id] = mark, content_of(images / item_id)
+            known[item_id] = mark, content_of(path_of(item_id))
         return known[item_id][1]
 
     splits = read.train, read.val, read.test

@@ -21,6 +21,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from dear.config import whole_number
+from dear.data.packed import packed_bytes
 from dear.errors import ImageError
 from dear.progress.stages import Advance, stage
 from dear.storage.files import MEGABYTE, NotRegularError, letters, read_regular, sha256, shown
@@ -36,6 +37,9 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "MPO")
 LARGEST_FILE = 512 * MEGABYTE
 LONGEST_SIDE = 50_000
 """Most pixels of an image's longer side; a strip of a million pixels is not a photograph and cannot be resized."""
+
+MISSING = "missing"
+"""Instead of the hash of an image that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -149,11 +153,11 @@ def _names_in(folder: Path) -> tuple[list[str], set[str]]:
 
 
 def content_of(path: Path) -> str:
-    """Hash of a file's bytes; "missing" if the file cannot be read."""
+    """Hash of an image's bytes; "missing" if they cannot be read."""
     try:
-        return sha256(read_regular(path, most=LARGEST_FILE))
+        return sha256(_bytes_of(path))
     except OSError:
-        return "missing"
+        return MISSING
 
 
 def is_image_name(name: str) -> bool:
@@ -208,9 +212,15 @@ def open_image(path: Path) -> Image.Image:
     Only regular files of limited size are read, and only the formats above are decoded.
     """
     try:
-        return _decoded(read_regular(path, most=LARGEST_FILE))
+        return _decoded(_bytes_of(path))
     except Exception as error:  # decoders raise many kinds of errors for damaged files
         raise ImageError(f"{shown(path)} cannot be read: {_reason(path, error)}.") from error
+
+
+def _bytes_of(path: Path) -> bytes:
+    """The bytes of an image: of a file, or of one in a tar or Parquet file."""
+    inside = packed_bytes(path, most=LARGEST_FILE)
+    return read_regular(path, most=LARGEST_FILE) if inside is None else inside
 
 
 def decode_image(data: bytes, name: str) -> Image.Image:

@@ -1,4 +1,4 @@
-"""`open_dataset`: open any data set by name, from a folder of class folders, or from a list of images."""
+"""`open_dataset`: open any data set by name, from folders, lists, tar or Parquet files, or from images in memory."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from dear.data.catalog import declarations, open_declared, open_files
 from dear.data.dataset import Dataset
 from dear.data.descriptions import with_descriptions
 from dear.data.names import with_class, with_names
+from dear.data.sequences import sequence_dataset
+from dear.data.shards import refuse_compressed, shard_files
 from dear.errors import ConfigError, DataError, DearError, did_you_mean, option
 from dear.storage.files import as_folder, is_file, is_folder
 
@@ -31,7 +33,7 @@ def dataset_names() -> tuple[str, ...]:
 
 
 def open_dataset(
-    source: str | Path,
+    source: str | Path | Any,
     root: str | Path | None = None,
     *,
     template: str | None = None,
@@ -39,10 +41,11 @@ def open_dataset(
     names: str | Path | Mapping[str, str] | None = None,
     add_class: Sequence[str | Path] = (),
 ) -> Dataset:
-    """Open a data set by name (the paper's below `root`, or the world's), a folder of class folders, or a list.
+    """Open a data set: by name (the paper's below `root`, or the world's), from files, or from images in memory.
 
     Args:
-        source: its name, its folder, or a .csv or .json list of images.
+        source: its name, a folder of class folders, a .csv or .json list, tar or Parquet files (one, a pattern, or
+            their folder), or a sequence of (image, label) or of mappings with `image` and `label`.
         root: folder that contains the paper's data sets.
         template: the prompt around a class name.
         descriptions: sentences about every class, as a mapping or a JSON file.
@@ -55,13 +58,11 @@ def open_dataset(
     return with_descriptions(dataset, descriptions)
 
 
-def _opened(source: str | Path, root: str | Path | None, template: str | None) -> Dataset:
-    if not isinstance(source, str | Path):
-        raise DataError(
-            f"The data set is of type {type(source).__name__}: give its name, a folder, or a .csv or .json list."
-        )
+def _opened(source: Any, root: str | Path | None, template: str | None) -> Dataset:
     if template is not None and (not isinstance(template, str) or not template.strip()):
         raise DataError(f"The template is {template!r}: give a prompt such as 'a photo of a {{}}.', or leave it out.")
+    if not isinstance(source, str | Path):
+        return sequence_dataset(source, template)
     name, path = str(source), Path(source)
     for provider in _providers():
         if name in provider.dataset_names():
@@ -72,12 +73,15 @@ def _opened(source: str | Path, root: str | Path | None, template: str | None) -
         if root is None and known[name].base is None:
             raise DataError(f"{name} is read from a data folder: name it with {option(data_root='FOLDER')}.")
         return open_declared(known[name], as_folder(root or "."), template)
-    if is_folder(path) or (is_file(path) and path.suffix.lower() in LISTS):
+    refuse_compressed(source)
+    if is_folder(path) or (is_file(path) and path.suffix.lower() in LISTS) or shard_files(path):
         return open_files(path, template)
     for point in entry_points(group=GROUP, name=name):
         return _others(point, as_folder(root) if root is not None else None, template)
     near = did_you_mean(name, dataset_names()) or " See 'dear data list'."
-    raise DataError(f"There is no data set {name[:80]!r}, nor a folder or a .csv or .json list of that name.{near}")
+    raise DataError(
+        f"There is no data set {name[:80]!r}, nor a folder or a .csv, .json, .tar or .parquet file of that name.{near}"
+    )
 
 
 def _others(point: EntryPoint, root: Path | None, template: str | None) -> Dataset:
@@ -97,7 +101,7 @@ def _others(point: EntryPoint, root: Path | None, template: str | None) -> Datas
     return replace(dataset, name=point.name, source=point.name, template=template or dataset.template)
 
 
-def opened(data: str | Path | Dataset, root: str | Path | None = None, template: str | None = None) -> Dataset:
+def opened(data: str | Path | Dataset | Any, root: str | Path | None = None, template: str | None = None) -> Dataset:
     """Open a data set by name or path, or take one that is open; `template` replaces its prompt template."""
     if isinstance(data, Dataset):
         return replace(data, template=data.template if template is None else template)

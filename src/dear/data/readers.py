@@ -103,7 +103,7 @@ def read_class_folders(folder: Path) -> Read:
     if "train" in parts and "test" in parts:
         names = sorted({f.name for part in parts for f in (folder / part).iterdir() if _is_class(f)})
         splits = {part: _class_folders(folder, part, names) for part in parts}
-        return Read(_spoken(names), **splits)
+        return Read(spoken(names), **splits)
     names = sorted(f.name for f in folder.iterdir() if _is_class(f))
     if len(names) == 1:
         raise DataError(f"{folder} has only one class folder, {names[0]}: add a folder for every other class.")
@@ -112,7 +112,7 @@ def read_class_folders(folder: Path) -> Read:
             f"{folder} is not a folder of class folders: put the images of each class into a folder with its name."
         )
     items = _class_folders(folder.parent, folder.name, names, keep_part=False)
-    return Read(_spoken(names), train=items)
+    return Read(spoken(names), train=items)
 
 
 def read_list(path: Path) -> Read:
@@ -180,9 +180,9 @@ def _is_class(folder: Path) -> bool:
     return folder.is_dir() and not folder.name.startswith(".") and folder.name not in IGNORED_FOLDERS
 
 
-def _spoken(folders: Sequence[str]) -> tuple[str, ...]:
+def spoken(folders: Sequence[str], what: str = "folders") -> tuple[str, ...]:
     """Folder names as words; raises `DataError` if two of them become the same."""
-    _refuse_same(folders, "folders")
+    _refuse_same(folders, what)
     return tuple(_words(folder) for folder in folders)
 
 

@@ -78,7 +78,7 @@ class Predict(Machine, Descriptions, OneRun, title="Options"):
     """Options of `dear predict` and `dear.predict`."""
 
     images: Annotated[Images, Argument, Shown("IMAGE...", "images, or folders of images")]
-    """Images, or folders of images."""
+    """Images, or folders, tar or Parquet files of images."""
     classes: Names | None = None
     """Other classes than the run's, comma-separated, such as 'cat,dog'."""
     names: File | None = None
@@ -219,7 +219,7 @@ class IndexImages(Machine, MadeBy, title="Options"):
     """Options of `dear search index` and `dear.index_images`."""
 
     photos: Annotated[Folder, Argument, Shown("PHOTOS", "a folder of images")]
-    """Folder of images, and of folders of images."""
+    """Folder of images and of folders of images, or tar or Parquet files, such as 'shards/{000..099}.tar'."""
     roles: MapName | None = None
     """Role map of the CLIP: a name, a roles.json, the folder of 'dear roles discover', or auto, which finds one from
     PHOTOS if none is shipped for the weights."""

@@ -195,7 +195,8 @@ class RunOptions(Options, title="Options"):
     """One training."""
 
     data: Annotated[DataName, Argument]
-    """Folder of class folders, .csv or .json list, or a data set's name."""
+    """Folder of class folders, .csv or .json list, tar or Parquet files, as 'shards/{000..099}.tar', or a data set's
+    name."""
     out: Folder | None = None
     """Folder of the run."""
     method: Name = "dear"

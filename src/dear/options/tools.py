@@ -42,7 +42,7 @@ class DiscoverRoles(Now, Device, DataRoot, OneBackbone, title="Options"):
     """Options of `dear roles discover` and `dear.discover_roles`."""
 
     images: Source
-    """Folder of images, world, or a data set for its training images."""
+    """Folder of images, tar or Parquet files, world, or a data set for its training images."""
     out: Folder
     """Folder for roles.json, discovery.json, index.html and the figures roles.svg and roles.pdf."""
     pool: Name = "photographs"
@@ -121,7 +121,7 @@ class CheckData(DataFolder):
     """Options of `dear data check` and `dear.check_data`."""
 
     name: Annotated[Name, Argument]
-    """A data set's name, a folder of class folders, or a .csv or .json list."""
+    """A data set's name, a folder of class folders, a .csv or .json list, or tar or Parquet files."""
     quick: bool = False
     """Only read the lists; do not open the images."""
 

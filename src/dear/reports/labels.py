@@ -15,10 +15,12 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
+from dear.data.images import LARGEST_FILE
+from dear.data.packed import packed_bytes
 from dear.errors import OverwriteError
 from dear.evaluation.tables import no_formula
 from dear.model.predict import Prediction
-from dear.storage.files import shown, write_result
+from dear.storage.files import shown, write_atomic, write_result
 
 
 class LabelTable:
@@ -79,8 +81,13 @@ class Sorter:
         try:
             target_folder.mkdir(parents=True, exist_ok=True)
             target = _free(target_folder, source.name)
+            inside = packed_bytes(source, most=LARGEST_FILE)
+            if inside is not None and self.link:
+                raise OSError(0, "images in tar and Parquet files can be copied, but not linked")
             if self.link:
                 target.symlink_to(source.resolve())
+            elif inside is not None:
+                write_atomic(target, inside)
             else:
                 shutil.copy2(source, target)
         except OSError as error:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dear.config import whole_number
 from dear.data.images import SUFFIXES, as_rgb, open_image
+from dear.data.packed import is_packed
 from dear.errors import ConfigError, DataError, option
 from dear.model.model import Model
 from dear.retrieval.encoder import Encoder, model_encoder
@@ -352,7 +353,7 @@ def asked(
     """What to look for, from an image or from words in its place."""
     if query is not None and not isinstance(query, str | Path | Image.Image):
         raise ConfigError(f"The query is of type {type(query).__name__}: give the path of an image, or a text.")
-    if isinstance(query, str | Path) and not is_file(query):
+    if isinstance(query, str | Path) and not is_file(query) and not is_packed(query):
         if Path(query).suffix.lower() in SUFFIXES or text is not None:
             raise ConfigError(f"There is no image {query}: check the path, or search for a text without a file ending.")
         query, text = None, str(query)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +10,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from dear.data.images import LARGEST_FILE, ImageList, folder_images, image_batches
+from dear.data.images import MISSING, ImageList, content_of, image_batches
+from dear.data.packed import image_facts
+from dear.data.shards import source_images
 from dear.errors import DataError, OverwriteError, option
 from dear.model.model import Model
 from dear.retrieval.encoder import Encoder, model_encoder
 from dear.retrieval.index import INDEX, Index, Manifest, Writer, read_index
 from dear.retrieval.segments import COPIED, Stamp
-from dear.storage.files import read_regular
 from dear.storage.locks import check_ours, locked
 
 WRITE_EVERY = 4096
@@ -36,17 +36,19 @@ def update_index(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Index, int]:
-    """Index a folder's images; only new and changed files are encoded. Returns the index and the number of those.
+    """Index the images of a folder, or of tar or Parquet files; only new and changed ones are encoded.
 
+    Returns the index and the number of those.
     Images that cannot be read are left out and named in `Index.problems`. If it was stopped, the next call resumes it.
     """
-    listed = folder_images(folder)
+    listed = source_images(folder)
+    root = Path(listed.source)
     maker = model_encoder(encoder) if isinstance(encoder, Model) else encoder
     check_ours(out, "index", resume=not overwrite, overwrite=overwrite)
     with locked(out, "index"):
         check_ours(out, "index", resume=not overwrite, overwrite=overwrite)  # another one may just have ended
-        old = None if overwrite else _reusable(out, Path(folder), maker)
-        return _Update(maker, Path(folder), listed, old, progress).run(out, batch_size, workers)
+        old = None if overwrite else _reusable(out, root, maker)
+        return _Update(maker, root, listed, old, progress).run(out, batch_size, workers)
 
 
 def _reusable(out: Path, root: Path, encoder: Encoder) -> Index | None:
@@ -192,17 +194,13 @@ class _Update:
 
     def _stamp(self, name: str) -> Stamp:
         try:
-            facts = (self.root / name).stat()
-        except OSError:
+            return Stamp(name, *image_facts(self.root / name))
+        except (OSError, DataError):
             return Stamp(name, 0, 0)  # it is gone or cannot be reached: opening it says why
-        return Stamp(name, facts.st_size, facts.st_mtime_ns)
 
     def _hashed(self, stamp: Stamp) -> Stamp:
-        try:
-            data = read_regular(self.root / stamp.path, most=LARGEST_FILE)
-        except OSError:
-            return stamp
-        return stamp._replace(content=hashlib.sha256(data).digest()[:16])
+        found = content_of(self.root / stamp.path)
+        return stamp if found == MISSING else stamp._replace(content=bytes.fromhex(found)[:16])
 
 
 def _next_number(out: Path) -> int:

@@ -10,6 +10,7 @@ from PIL import Image
 from dear.data.families import WORLD
 from dear.data.images import ImageList, folder_images
 from dear.data.open import dataset_names, open_dataset
+from dear.data.shards import packed_images, shard_files, splits_of
 from dear.errors import ImageError
 from dear.roles.ablation import Task
 from dear.roles.corpus import TextPool, load_pool
@@ -22,7 +23,7 @@ DISCOVERY_SEED = 90_001
 
 
 def images_from(source: str, count: int | None = None, root: Path | None = None) -> ImageList:
-    """Images of a folder or of the world, or the training images of a named data set.
+    """Images of a folder, of tar or Parquet files or of the world, or the training images of a named data set.
 
     With `count`, at most that number of images, evenly spread.
     """
@@ -35,6 +36,9 @@ def images_from(source: str, count: int | None = None, root: Path | None = None)
                 f"{source} has no training images, and roles must not be found from test images: use other images."
             )
         images = dataset.images(dataset.train)
+    elif files := shard_files(source):
+        training = [file for file, split in zip(files, splits_of(files), strict=True) if split == "train"]
+        images = packed_images(training)
     else:
         images = folder_images(source)
     return images if count is None else images.spread(count)
@@ -52,6 +56,8 @@ def tasks_from(source: str, template: str, count: int) -> tuple[ImageList, list[
     """Images and zero-shot tasks for ablations: five tasks for the world, one for a folder of class folders."""
     if source == WORLD:
         return _world_tasks(count)
+    if shard_files(source):
+        return _packed_tasks(source, template, count)
     images = images_from(source, count)
     folders = [Path(name).parts[0] if "/" in name else "" for name in images.names]
     classes = sorted(set(folders))
@@ -62,6 +68,15 @@ def tasks_from(source: str, template: str, count: int) -> tuple[ImageList, list[
     place = {folder: number for number, folder in enumerate(classes)}
     labels = torch.tensor([place[folder] for folder in folders])
     prompts = tuple(template.replace("{}", name.replace("_", " ")) for name in classes)
+    return images, [Task("classes", labels, prompts)]
+
+
+def _packed_tasks(source: str, template: str, count: int) -> tuple[ImageList, list[Task]]:
+    dataset = open_dataset(source)
+    images = dataset.images(dataset.train).spread(count)
+    label_of = {item.id: item.label for item in dataset.train}
+    labels = torch.tensor([label_of[name] for name in images.names])
+    prompts = tuple(template.replace("{}", name) for name in dataset.class_names)
     return images, [Task("classes", labels, prompts)]
 
 

@@ -17,6 +17,7 @@ import unicodedata
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from dear.errors import ConfigError, OverwriteError
 
@@ -35,16 +36,23 @@ class NotRegularError(OSError):
     """A path is not a regular file, or the file is far too large."""
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading; links are followed. Never waits, as a FIFO would."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    file = os.fdopen(handle, "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise NotRegularError(0, "it is not a regular file", str(path))
+    return file
+
+
 def read_regular(path: Path, *, most: int = LARGEST_TEXT) -> bytes:
     """The content of a regular file of at most `most` bytes; links are followed. Never waits, as a FIFO would."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with os.fdopen(handle, "rb") as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode):
-            raise NotRegularError(0, "it is not a regular file", str(path))
-        if facts.st_size > most:
-            raise NotRegularError(0, f"it has {facts.st_size:,} bytes, more than the {most:,} that fit", str(path))
-        return file.read(facts.st_size)
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise NotRegularError(0, f"it has {size:,} bytes, more than the {most:,} that fit", str(path))
+        return file.read(size)
 
 
 def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:

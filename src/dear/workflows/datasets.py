@@ -82,7 +82,7 @@ def check_data(
     """Verify a data set: compare it with what it should contain, and open every image once.
 
     Args:
-        name: a data set's name, a folder of class folders, or a .csv or .json list.
+        name: a data set's name, a folder of class folders, a .csv or .json list, or tar or Parquet files.
         data_root: folder that contains the paper's data sets, in CoOp's layout.
         quick: only read the lists; do not open the images.
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.

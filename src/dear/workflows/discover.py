@@ -67,7 +67,7 @@ def discover_roles(
 
     Args:
         clip: a backbone's name, such as "ViT-B-16-quickgelu", or one from `dear.load_clip`.
-        images: a folder of images, "world", or a data set's name for its training images.
+        images: a folder of images, tar or Parquet files, "world", or a data set's name for its training images.
         out: folder for roles.json, discovery.json, index.html and the figures roles.svg and roles.pdf.
         pool: phrases that may describe a head: "photographs", "world", or a text file with one phrase per line.
         pretrained: tag of the weights, if the name needs one ("openai").

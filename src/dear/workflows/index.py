@@ -9,7 +9,8 @@ from typing import Any
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
-from dear.data.images import ImageList, folder_images
+from dear.data.images import ImageList
+from dear.data.shards import source_images
 from dear.engine.ranks import local_device
 from dear.errors import ConfigError, DearError
 from dear.model.model import Model
@@ -48,10 +49,10 @@ def index_images(
     overwrite: bool = False,
     progress: bool | Callable[[str, int, int], None] | None = None,
 ) -> Index:
-    """Index a folder's images for `dear.search`, by a plain CLIP or by an adapter. Repeated, it only does what is new.
+    """Index images for `dear.search`, by a plain CLIP or by an adapter. Repeated, it only does what is new.
 
     Args:
-        folder: folder of images, and of folders of images.
+        folder: folder of images and of folders of images, or tar or Parquet files: one, a pattern, or their folder.
         out: folder of the index; by default RUN/index.
         clip: a CLIP by name or from `dear.load_clip`, whose heads give a feature per attribute, without training.
         pretrained: tag of the CLIP's weights.
@@ -71,7 +72,7 @@ def index_images(
     to = _place(out, run, clip)
     if kinds is not None and (isinstance(kinds, str) or not all(isinstance(kind, str) for kind in _items(kinds))):
         raise ConfigError(f"kinds is {kinds!r}, but lists kinds of features, as in ['color', 'head:11.4'].")
-    listed = folder_images(as_folder(folder))
+    listed = source_images(as_folder(folder))
     check_ours(to, "index", resume=not overwrite, overwrite=overwrite)
     with using_threads(threads), watched(counting(progress, INDEXING)), stage(INDEXING, len(listed)) as advance:
         if isinstance(run, Model):

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, Unpack, get_args
 
 from dear.data.images import ImageStream, NamedImage, image_paths, no_images, open_image, passed_over_sentence
 from dear.data.inputs import image_stream, named_image
+from dear.data.packed import open_shard
+from dear.data.shards import images_of, shard_files
 from dear.errors import ConfigError, DearWarning, ImageError, option
 from dear.model.model import Model
 from dear.model.predict import PREDICTING, PREDICTS, OnError, Prediction, answer_rule, stream
@@ -185,20 +187,32 @@ def expanded(images: Any) -> ImageStream:
             elif not count:
                 yield NamedImage(str(one), partial(_raise, no_images(Path(one))))
             else:
-                for path in image_paths(Path(one)):
+                for path in _paths_in(one):
                     yield NamedImage(str(path), partial(open_image, path))
 
     return ImageStream(each(), sum(1 if count is None else max(1, count) for count in counts))
 
 
 def _count_of(one: Any) -> int | None:
-    """The number of images in a folder; None for everything that is not a folder."""
-    if not isinstance(one, str | Path) or "\0" in str(one) or not Path(one).is_dir():
+    """The number of images in a folder, or in tar or Parquet files; None for everything else."""
+    if not isinstance(one, str | Path) or "\0" in str(one):
         return None
-    count = sum(1 for _ in image_paths(Path(one)))
-    if count and (others := passed_over_sentence(Path(one))):
+    shards = shard_files(one)
+    if not shards and not Path(one).is_dir():
+        return None
+    count = sum(1 for _ in _paths_in(one))
+    if count and not shards and (others := passed_over_sentence(Path(one))):
         warnings.warn(others, DearWarning, stacklevel=3)
     return count
+
+
+def _paths_in(one: str | Path) -> Iterator[Path]:
+    """The images in a folder, or in tar or Parquet files."""
+    files = shard_files(one)
+    if not files:
+        yield from image_paths(Path(one))
+    for file in files:
+        yield from (image.path for image in images_of(open_shard(file)))
 
 
 def _raise(error: ImageError) -> Any:

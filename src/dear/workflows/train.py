@@ -45,7 +45,7 @@ class Trained(NamedTuple):
 
 
 def fit(
-    data: str | Path | Dataset,
+    data: str | Path | Dataset | Any,
     clip: str | FrozenClip | None = None,
     *,
     train: Training | None = None,
@@ -59,7 +59,8 @@ def fit(
     the method are keywords as well: `mask="all_mixed"`, `beta=0.9`; `set={"beta": 0.9}` does the same.
 
     Args:
-        data: a folder of class folders, a .csv or .json list, a data set's name, or an opened data set.
+        data: a folder of class folders, a .csv or .json list, tar or Parquet files, a data set's name, an opened data
+            set, or a sequence of (image, label) or of mappings with `image` and `label`.
         clip: a backbone's name, or one from `dear.load_clip`; the world's data sets use the world's by default.
         train: options of the training in one object; keywords override it.
         on_step: called with every step's metrics.
@@ -168,15 +169,17 @@ class _Objects(NamedTuple):
 
 
 def _fit_values(
-    data: str | Path | Dataset, clip: str | FrozenClip | None, train: Training | None, options: dict[str, Any]
+    data: str | Path | Dataset | Any, clip: str | FrozenClip | None, train: Training | None, options: dict[str, Any]
 ) -> tuple[dict[str, Any], _Objects]:
     """The keywords as values of options, and the objects among them."""
     values = renamed(Fit, options)
     known = options_of(Fit)
-    opened = data if isinstance(data, Dataset) else None
     mappings = {
         name: values.pop(name) if isinstance(values.get(name), Mapping) else None for name in ("names", "descriptions")
     }
+    opened = data if isinstance(data, Dataset) else None
+    if opened is None and not isinstance(data, str | Path):  # images in memory
+        opened = open_dataset(data, names=mappings["names"] or values.pop("names", None))
     settings = {name: values.pop(name) for name in list(values) if name not in known}
     if not isinstance(values.get("roles"), str | None):
         settings["roles"] = values.pop("roles")
