@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import dear
 from dear.backbone.frozen import shape_of
 from dear.backbone.layer_kinds import layer_of
-from dear.errors import BackboneError
+from dear.errors import BackboneError, ConfigError, RoleMapError
 from dear.methods.parts.lora import LowRank, with_low_rank
 from dear.methods.registry import get_method
 from dear.model.explanation import explain_image
@@ -21,7 +21,7 @@ from dear.retrieval.encoder import head_encoder
 from dear.roles.ablation import check_fits
 from dear.roles.capture import contributions
 from dear.roles.discover import places_of
-from helpers import build, largest, move_parameters, plain_images, varied_roles
+from helpers import build, largest, make_photos, move_parameters, plain_images, varied_roles
 from plain_towers import plain_clip
 from tiny_towers import IMAGES, TEXTS, noisy, tiny_clip
 
@@ -213,7 +213,7 @@ RESNET = {"image_size": 32, "layers": [1, 1, 1, 1], "width": 16, "patch_size": N
 def test_a_tower_without_layers_has_features_and_words(tmp_path, monkeypatch):
     monkeypatch.setitem(IMAGES, "resnet", RESNET)
     clip = tiny_clip(tmp_path, "resnet", "causal")
-    assert clip.can == {"features", "words", "text layers"}
+    assert clip.can == {"features", "words", "text layers", "causal text"}
     assert clip.geometry.pool == ""
     for name in ("zero_shot", "coop", "tcp", "tip_adapter", "clip_adapter"):
         assert build(name, clip, NAMES)(plain_images(clip, 2)).logits.shape == (2, 3)
@@ -225,6 +225,16 @@ def test_a_tower_without_layers_has_features_and_words(tmp_path, monkeypatch):
     listed = message.rpartition("you can use: ")[2].rstrip(".").split(", ")
     assert {"coop", "tcp", "zero_shot"} <= set(listed)
     assert not {"maple", "dear", "vpt"} & set(listed)
+
+
+def test_llamp_says_that_it_needs_a_causal_text_tower(clips):
+    """Refused with the sentence of all methods, which lists those that work, as `dear ls backbones` does."""
+    clip = clips("siglip", "siglip")
+    assert clip.can == {"features", "words", "text layers", "image layers"}
+    with pytest.raises(BackboneError, match=r"^llamp needs a causal text tower, and that of .* is not\. With ") as said:
+        make_method("llamp", clip)
+    listed = str(said.value).rpartition("you can use: ")[2].rstrip(".").split(", ")
+    assert set(dear.list_methods()) - set(listed) == {"llamp"}
 
 
 def test_what_needs_heads_says_so_on_a_tower_without_any(tmp_path, monkeypatch):
@@ -267,6 +277,24 @@ def test_roles_are_found_and_searched_by(clips):
     parts = encoder.encode(images)
     assert parts.shape == (3, len(encoder.kinds), clip.geometry.embed_dim)
     assert error(parts[:, 0], F.normalize(clip.stock_feature(images), dim=-1)) <= CLOSE
+
+
+def test_whole_images_are_searched_without_a_role_map(tmp_path, monkeypatch):
+    monkeypatch.setitem(IMAGES, "resnet", RESNET)
+    clip, photos = tiny_clip(tmp_path / "clip", "resnet", "causal"), make_photos(tmp_path / "photos", ["ant", "bee"], 3)
+    index = dear.index_images(photos, tmp_path / "index", clip=clip, kinds=["cls"])
+    asked = photos / "ant" / "0.png"
+    found = dear.search(clip, asked, index=index.out, top_k=6)
+    assert len(found) == 6
+    assert {hit.by for hit in found} == {"cls"}
+    with pytest.raises(ConfigError, match="color"):
+        dear.search(clip, asked, index=index.out, by="color")
+    images = plain_images(clip, 2)
+    whole = head_encoder(clip, kinds=["cls"]).encode(images)
+    assert error(whole[:, 0], F.normalize(clip.stock_feature(images), dim=-1)) <= CLOSE
+    other = tiny_clip(tmp_path / "other", "clip", "causal")
+    with pytest.raises(RoleMapError, match=r"search by attribute is not available: .*, with kinds='cls'"):
+        dear.index_images(photos, tmp_path / "more", clip=other)
 
 
 def test_every_method_names_what_it_needs(clips, tmp_path, monkeypatch):

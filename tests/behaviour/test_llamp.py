@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import dear
@@ -12,6 +13,8 @@ from dear.cli import app
 from dear.data.prompts import class_list
 from dear.errors import ConfigError
 from dear.methods.llamp import LARGEST_SCALE
+from dear.methods.parts import language
+from dear.methods.parts.language import load_language_model
 from helpers import build, make_photos, move_parameters, plain_images
 from tiny_lm import tiny_lm
 
@@ -69,6 +72,97 @@ def test_a_language_model_that_has_moved(clip, tmp_path):
         dear.load(run, clip, moved={"lm": tiny_lm(seed=6)})
     with pytest.raises(ConfigError, match=r"moved has teacher, but only lm of llamp can have moved: leave it out\."):
         dear.load(run, clip, moved={"teacher": new})
+
+
+def test_without_a_language_model(clip, tmp_path):
+    """The control of comparisons: all classes have the same rows, nothing of a language model is trained or stored."""
+    model = build("llamp", clip, NAMES, lm="none")
+    names = {name.partition(".")[0] for name, _ in model.method.named_parameters()}
+    assert "llm_prompt_bias" in names
+    assert not names & {"class_token", "decoder", "norm", "text_proj"}
+    move_parameters(model)
+    rows = model.method.class_rows(None, 3)[0]
+    assert torch.equal(rows[0], rows[2])
+    images = plain_images(clip, 2)
+    model.save_pretrained(tmp_path / "run")
+    with torch.no_grad():
+        assert torch.equal(dear.load(tmp_path / "run", clip)(images).logits, model(images).logits)
+    with pytest.raises(ConfigError, match="another language model"):
+        dear.load(tmp_path / "run", clip, moved={"lm": tiny_lm()})
+
+
+def test_half_precision_reads_as_fp32_on_a_cpu(clip, tmp_path):
+    """Both give the same hash and the same keys up to the weights' rounding."""
+    half = tmp_path / "half"
+    shutil.copytree(tiny_lm(), half)
+    state = {name: one.half() for name, one in load_file(half / "model.safetensors").items()}
+    save_file(state, half / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((half / "config.json").read_text())
+    (half / "config.json").write_text(json.dumps({**config, "dtype": "float16"}))
+    lm = load_language_model(str(half))
+    before = lm.sha256()
+    ids, mask = lm.tokenize(["a cat", "a dog"])
+    found = lm.remember(ids, mask, 1, torch.device("cpu"))
+    assert found.layers[0][0].dtype == torch.float32
+    assert lm.sha256() == before
+    whole = load_language_model(tiny_lm()).remember(ids, mask, 1, torch.device("cpu"))
+    assert torch.allclose(found.layers[0][0], whole.layers[0][0], atol=1e-2)
+
+
+def test_the_same_texts_are_read_once(monkeypatch):
+    lm, device, runs = load_language_model(tiny_lm()), torch.device("cpu"), []
+    read = lm.read
+    monkeypatch.setattr(lm, "_recent", {})
+    monkeypatch.setattr(lm, "read", lambda *inputs: runs.append(inputs) or read(*inputs))
+    cats, dogs = lm.tokenize(["a cat", "a dog"]), lm.tokenize(["a dog", "a cat"])
+    for texts, count in ((cats, 1), (cats, 1), (dogs, 1), (dogs, 2)):
+        again, fresh = lm.remember(*texts, count, device), read(*texts, count, device)
+        for one, other in zip(again.layers, fresh.layers, strict=True):
+            assert torch.equal(one[0], other[0])
+            assert torch.equal(one[1], other[1])
+    assert len(runs) == 3  # the second of the four was stored
+    monkeypatch.setattr(language, "RECENT_BYTES", 1)
+    lm.remember(*lm.tokenize(["a bird"]), 1, device)
+    assert lm._recent == {}  # nothing is stored that is larger than allowed
+
+
+def test_cards_and_cells_name_the_language_model_without_its_folder(tiny_folders, tmp_path):
+    """`lm` is often a local path: files that people share have its name and size only."""
+    shutil.copytree(tiny_lm(), tmp_path / "private" / "SomeLM-1B")
+    photos, out = make_photos(tmp_path / "photos", ["cat", "dog"], 4), tmp_path / "grid"
+    found = dear.compare(
+        photos,
+        f"local-dir:{tiny_folders['plain']}",
+        pretrained="random",
+        methods=["llamp"],
+        set={"lm": [str(tmp_path / "private" / "SomeLM-1B"), "none"], "paraphrases": [2]},
+        epochs=1,
+        shots=1,
+        seeds=[1],
+        out=out,
+    )
+    named = "language model: SomeLM-1B (2 layers of width 16)"
+    assert {row.variant for row in found.rows} == {"lm=SomeLM-1B,paraphrases=2", "lm=none,paraphrases=2"}
+    assert sorted(found.marks) == sorted(
+        [
+            "uses more than labelled photos: a language model",
+            named,
+            "language model: none",
+            *(text for text in found.marks if text.startswith("trained with")),
+        ]
+    )
+    for path in (
+        *out.glob("compare.*"),
+        *out.glob("table.*"),
+        *out.glob("cells/*.json"),
+        *out.glob("runs/*/README.md"),
+    ):
+        assert "private" not in path.read_text(), path
+    assert named in (out / "compare.md").read_text()
+    assert "language model SomeLM-1B (2 layers of width 16)." in (out / "table.md").read_text()
+    cards = [path.read_text() for path in out.glob("runs/*SomeLM*/README.md")]
+    assert len(cards) == 1
+    assert "| language model | SomeLM-1B (2 layers of width 16) |" in cards[0]
 
 
 def test_a_relative_folder_is_found_from_anywhere(clip, tmp_path, monkeypatch):

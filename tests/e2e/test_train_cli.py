@@ -135,6 +135,18 @@ def test_control_c_is_one_line_and_resumes(dear_, place, made, tmp_path, monkeyp
     assert adapters[0] == adapters[1]
 
 
+def test_control_c_before_the_first_checkpoint_keeps_nothing(dear_, place, made, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1, KeyboardInterrupt())
+        code, _, stderr = dear_(*train(place, place / "photos", tmp_path / "run"))
+    assert code == 130
+    assert not list((tmp_path / "run").glob("*.safetensors"))
+    assert stderr.strip() == "dear: stopped; nothing was saved yet, start over with --resume."
+    assert dear_(*train(place, place / "photos", tmp_path / "run", "--resume"))[0] == 0
+    adapters = [(folder / "adapter_model.safetensors").read_bytes() for folder in (tmp_path / "run", made)]
+    assert adapters[0] == adapters[1]
+
+
 def test_control_c_names_resume_only_where_there_is_one(dear_, place, made, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt

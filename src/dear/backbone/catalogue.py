@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -38,10 +39,28 @@ class Listed:
 
 def list_known() -> list[Listed]:
     """Every backbone that has weights, in the order of `list_backbones`."""
-    table = json.loads((resources.files("dear") / "assets" / TABLE).read_text(encoding="utf-8"))
+    table = _table()
     return [_listed(name, tags, table[name]) for name, tags in list_backbones().items() if name in table]
 
 
+def known_can(name: str) -> frozenset[Can] | None:
+    """What can be done with a backbone, by its name alone; None for folders, repositories and unknown names."""
+    lower = {known.lower(): row for known, row in _table().items()}
+    row = lower.get(name.replace("/", "-").lower())
+    return None if row is None else _can(row)
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(
+        (resources.files("dear") / "assets" / TABLE).read_text(encoding="utf-8")
+    )
+    return found
+
+
+def _can(row: dict[str, Any]) -> frozenset[Can]:
+    return frozenset({Can.FEATURES, Can.WORDS, *(Can(one) for one in row["layers"])})
+
+
 def _listed(name: str, tags: tuple[str, ...], row: dict[str, Any]) -> Listed:
-    can = {Can.FEATURES, Can.WORDS, *(Can(one) for one in row["layers"])}
-    return Listed(name, tags, frozenset(can), row["pool"], row["pixels"], row["parameters"], row["extra"])
+    return Listed(name, tags, _can(row), row["pool"], row["pixels"], row["parameters"], row["extra"])

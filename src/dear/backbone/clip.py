@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dear.backbone.augment import TrainTransform
 from dear.backbone.frozen import States, complete, frozen
 from dear.backbone.origin import Origin
-from dear.backbone.support import Can, missing
+from dear.backbone.support import NEEDED, Can, missing
 from dear.backbone.text import TextTower
 from dear.backbone.text_hub import HUB_POOL, HubTextTower
 from dear.backbone.vision import VisionTower
@@ -113,6 +113,7 @@ class FrozenClip(nn.Module):
         layers = {Can.TEXT_LAYERS: self.text.has_layers, Can.IMAGE_LAYERS: self.vision.has_layers}
         words = self.text.has_layers or isinstance(self.text, HubTextTower)
         found = {Can.FEATURES: True, Can.WORDS: words, **layers}
+        found[Can.CAUSAL_TEXT] = self.text.has_layers and self.text.causal
         return frozenset(one for one, there in found.items() if there)
 
     def require(self, needed: Iterable[Can], who: str) -> None:
@@ -125,6 +126,8 @@ class FrozenClip(nn.Module):
         name = short_name(self.name)
         if "image" in lacking:
             return f"and those of {name}, {self.vision.kind}, cannot be reached"
+        if lacking == NEEDED[Can.CAUSAL_TEXT]:
+            return f"and that of {name} is not"
         return f"and the text tower of {name} has none that can be reached"
 
     @property

@@ -18,12 +18,15 @@ class Can(StrEnum):
     """The text tower's layers: deep tokens, low-rank terms, copies."""
     IMAGE_LAYERS = "image layers"
     """The image tower's layers: new tokens, masks, the split into heads, low-rank terms, copies."""
+    CAUSAL_TEXT = "causal text"
+    """Layers of a text tower in which a row attends only to itself and the rows before it."""
 
 
 NEEDED = {
     Can.WORDS: "learned words in the text tower",
     Can.TEXT_LAYERS: "the layers of the text tower",
     Can.IMAGE_LAYERS: "the layers of the image tower",
+    Can.CAUSAL_TEXT: "a causal text tower",
 }
 
 

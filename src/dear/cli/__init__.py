@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -154,17 +156,29 @@ class _Verbs(Group):
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             loaded = self.commands.is_loaded(sys.argv[1:])
-            kept = f"what was saved so far is kept, {_go_on(self)}" if loaded else "nothing was done"
-            sys.stderr.write(f"\ndear: stopped; {kept}.\n")
+            sys.stderr.write(f"\ndear: stopped; {_go_on(self) if loaded else 'nothing was done'}.\n")
             raise typer.Exit(128 + stop.signal if isinstance(stop, Terminated) else 130) from None
 
 
 def _go_on(command: Any) -> str:
-    """What to do after a stop: not every command has --resume."""
+    """What is kept after a stop and what to do: not every command has --resume."""
     for word in sys.argv[1:]:
         command = getattr(command, "commands", {}).get(word, command)
-    can_resume = any("--resume" in parameter.opts for parameter in command.params)
-    return "resume with --resume" if can_resume else "give the same command again"
+    if not any("--resume" in parameter.opts for parameter in command.params):
+        return "what was saved so far is kept, give the same command again"
+    if _is_unsaved(sys.argv[1:]):
+        return "nothing was saved yet, start over with --resume"
+    return "what was saved so far is kept, resume with --resume"
+
+
+def _is_unsaved(words: Sequence[str]) -> bool:
+    """Whether the run or grid that these words write has neither a checkpoint nor a result."""
+    named = [word.partition("=")[2] for word in words if word.startswith("--out=")]
+    named += [after for word, after in pairwise(words) if word == "--out"]
+    patterns = {"run": ["*.safetensors"], "grid": ["cells/*.json", "runs/*/*.safetensors"]}
+    folder = Path(named[-1]) if named else Path()
+    kind = import_module("dear.storage.locks").kind_of(folder) if named else None  # loaded by the command that ran
+    return kind in patterns and not any(any(folder.glob(one)) for one in patterns[kind])
 
 
 app = typer.Typer(

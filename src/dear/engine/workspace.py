@@ -21,6 +21,7 @@ from dear.engine.job import Job, make_job, prepared
 from dear.engine.ranks import local_device
 from dear.errors import ConfigError, option
 from dear.methods.registry import get_method
+from dear.model.load import check_named
 from dear.model.model import Model
 from dear.options.parts import Fit, Training
 
@@ -94,6 +95,8 @@ class Workspace:
         name, tag = ("", None) if clip else clip_for(job.dataset, options.clip, options.pretrained)
         if sentence := unspoken_sentence(job.dataset.class_names):
             say(f"note: {sentence}")
+        if clip is None:
+            check_named([get_method(options.method)], name)
         clip = clip or self.clip(name, tag, options.device)
         for note in notes(job):
             say(f"note: {note}")

@@ -94,6 +94,7 @@ def run_cell(
         backbone=Backbone(name=clip.name, pretrained=clip.pretrained, weights_sha256=clip.weights_sha256),
         settings=changed_settings(trained),
         files=trained["files_sha256"],
+        resources=model.method.resources(),
         role_map=MapRecord.of(model.method.files),
         fingerprint=mark,
     )
@@ -135,7 +136,12 @@ def tested(cell: Cell, name: str, half: Half, options: Bench, workspace: Workspa
 def _renamed(done: CellResult, job: Job, model: Model) -> CellResult:
     """A result under the recipe's name that is asked for now: its fingerprint says that all values are the same."""
     return done.model_copy(
-        update={"recipe": job.recipe, "training": _training(job, model), "role_map": MapRecord.of(model.method.files)}
+        update={
+            "recipe": job.recipe,
+            "training": _training(job, model),
+            "role_map": MapRecord.of(model.method.files),
+            "resources": model.method.resources(),
+        }
     )
 
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from dear.config import named_now, renamings
@@ -91,10 +92,11 @@ def make_cells(
         known = get_method(method)
         names = [name for name in choices if name in known.Config.model_fields]
         shown = [name for name in names if name not in resource_fields(known.Config) or len(choices[name]) > 1]
+        labels = _without_folders(known, choices)
         half, tests = plan(protocol, learned, [one for one in data if one != source])
         for values in product(*(_each_once(choices[name]) for name in names)):
             chosen = dict(zip(names, values, strict=True))
-            variant = _variant({name: chosen[name] for name in shown}, known)
+            variant = _variant({name: labels.get(f"{name}={chosen[name]}", chosen[name]) for name in shown}, known)
             for number, seed in product(shots, seeds):
                 cells.append(Cell(protocol, method, tuple(chosen.items()), learned, seed, number, half, tests, variant))
     return cells
@@ -117,6 +119,15 @@ def _named_now(methods: Sequence[str], choices: Mapping[str, Sequence[Any]]) -> 
 def _each_once(values: Sequence[Any]) -> list[Any]:
     """Values in their order, none twice; compared by their JSON text."""
     return list({json.dumps(value, sort_keys=True, default=str): value for value in values}.values())
+
+
+def _without_folders(method: type[Method], choices: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+    """`SETTING=LOCATION` → the location's last part, for external resources whose last parts all differ."""
+    found: dict[str, str] = {}
+    for name in resource_fields(method.Config, external=True):
+        last = {f"{name}={one}": Path(str(one)).name for one in choices.get(name, ())}
+        found |= last if len(set(last.values())) == len(last) else {}
+    return found
 
 
 def _variant(chosen: Mapping[str, Any], method: type[Method]) -> str:

@@ -14,6 +14,7 @@ from dear.evaluation.cell_run import tested
 from dear.evaluation.cells import Cell, fit_options
 from dear.methods.parts.class_identity import shares_classes
 from dear.methods.registry import get_method
+from dear.model.load import check_named
 from dear.model.model import Model
 from dear.options.parts import Bench
 
@@ -86,6 +87,7 @@ def check_methods(
 
     With `refused`, what a method refuses is put there instead of being raised, unless nothing is left to run.
     """
+    check_named([get_method(cell.method) for cell in cells], str(options.clip))
     clip = workspace.clip(str(options.clip), options.pretrained, options.device)
     for name, half in dict.fromkeys(test for cell in cells for test in cell.tests):  # every tested class is a prompt
         dataset = workspace.dataset(name, options.data_root)

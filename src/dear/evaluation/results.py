@@ -153,6 +153,8 @@ class CellResult(Document):
     """Settings of the method that are not its defaults."""
     files: dict[str, Sha256] = Field(default_factory=dict)
     """Hashes of files that are part of the method, such as its role map."""
+    resources: dict[Name, str] = Field(default_factory=dict)
+    """What the method used besides CLIP and labelled photos, such as the name of a language model."""
     role_map: MapRecord | None = None
     """The role map that it was trained with, and where that comes from; None for methods without one."""
     fingerprint: Name

@@ -1,4 +1,4 @@
-"""Which role maps the cells of a table were trained with, and where these come from."""
+"""Which role maps and other resources the cells of a table were trained with, and where these come from."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dear.errors import ConfigError
 from dear.evaluation.results import CellResult
 from dear.methods.registry import get_method
 from dear.roles.rolemap import ROLES, MapRecord
+from dear.storage.markdown import plain
 
 NEEDED = "a role map"
 """How a method's description names what it needs."""
@@ -45,6 +46,16 @@ def used_maps(cells: Iterable[CellResult]) -> list[UsedMap]:
         UsedMap(name, tuple(data), digest[:12], record.source if record else UNKNOWN, _rule(record))
         for (name, digest, record), data in found.items()
     ]
+
+
+def resource_notes(cells: Iterable[CellResult]) -> list[str]:
+    """What methods used besides CLIP and labelled photos, such as a language model: one sentence per method."""
+    found = {
+        f"{', '.join(filter(None, (cell.method, cell.variant)))}: {name} {plain(one)}."
+        for cell in cells
+        for name, one in cell.resources.items()
+    }
+    return sorted(found)
 
 
 def _rule(record: MapRecord | None) -> str:

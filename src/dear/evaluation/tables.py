@@ -14,7 +14,7 @@ from dear.data.splits import span
 from dear.evaluation.deviations import recipe_notes
 from dear.evaluation.paper_numbers import PaperNumber, paper_number, why_none
 from dear.evaluation.results import CellResult, Scores
-from dear.evaluation.role_map_notes import used_maps
+from dear.evaluation.role_map_notes import resource_notes, used_maps
 from dear.evaluation.statistics import Stat
 from dear.evaluation.summary import (
     HM_NOTE,
@@ -174,7 +174,7 @@ def to_text(results: Sequence[CellResult], width: int = 80) -> str:
         seeds = sorted({cell.seed for cell in cells})
         over = f"mean ± deviation over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
         table = markdown.aligned(head, lines, words=2, width=width)
-        notes = [fill(note, width) for note in recipe_notes(section, cells)]
+        notes = [fill(note, width) for note in (*recipe_notes(section, cells), *resource_notes(cells))]
         blocks.append("\n".join([f"{_title(section)}, {over}", table, *notes]))
     return "\n\n".join(blocks) or NO_RESULTS.strip()
 
@@ -199,6 +199,7 @@ def _section(section: Section, cells: Sequence[CellResult]) -> str:
         *_training_notes(cells),
         *recipe_notes(section, cells),
         *training_image_notes(cells),
+        *resource_notes(cells),
         *map(str, used_maps(cells)),
         *_average_notes(main),
         *_paper_notes(section, papers),

@@ -149,7 +149,7 @@ def _uncertainty(judged: Verdict, digits: int) -> str:
 def _beside_plain(judged: Verdict, digits: int) -> str:
     if judged.same_answers:
         return "plain CLIP names exactly the same images correctly"
-    better = "worse" if judged.beyond_chance and judged.test.only_first < judged.test.only_second else "better"
+    better = "worse" if judged.test.only_first < judged.test.only_second else "better"
     significant = "yes" if judged.beyond_chance else "no"
     return f"plain CLIP {judged.plain:.{digits}f} %; {better} beyond chance: {significant}"
 

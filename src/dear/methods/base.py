@@ -262,6 +262,10 @@ class Method(nn.Module, Generic[ConfigT]):
 
     def facts(self) -> dict[str, str]:
         """Short facts about a trained method for its model card."""
+        return self.resources()
+
+    def resources(self) -> dict[str, str]:
+        """What the method uses besides CLIP and labelled photos, by name, for cards and tables; never a local path."""
         return {}
 
     def begin(self, clip: FrozenClip, draw: Draw) -> None:

@@ -44,6 +44,8 @@ from dear.methods.parts.tokens import WORDS, placeholders, prompted_image, rando
 
 LARGEST_SCALE = 4.605
 RECORD = "language_model.json"
+NONE = "none"
+"""The setting `lm` for LLaMP without a language model: a control in comparisons."""
 QUESTIONS = (
     "describe the distinctive appearance of {}.",
     "what does {} look like?",
@@ -64,7 +66,7 @@ class LLaMPConfig(Settings):
     """Config of LLaMP."""
 
     lm: Annotated[str, Resource(external=True)] = ""
-    """The language model: a folder or a name on the hub."""
+    """The language model: a folder, a name on the hub, or "none" for rows that are the same for all classes."""
     paraphrases: int = Field(default=11, ge=1, le=len(QUESTIONS))
     """Texts per class that the language model reads: a random one per step, all of them in evaluation."""
     llm_prompts: int = Field(default=16, ge=1)
@@ -109,8 +111,8 @@ class FrozenClasses(NamedTuple):
     rows_CTD: Tensor
     """Embedded prompts with positions."""
     end_C: Tensor
-    memories: tuple[Memory, ...]
-    """One per paraphrase."""
+    memories: tuple[Memory | None, ...]
+    """One per paraphrase; a single None without a language model."""
     targets_CE: Tensor
     """Plain CLIP's class features, of unit length."""
 
@@ -119,7 +121,7 @@ class LLaMP(Method[LLaMPConfig]):
     """Class-specific prompts from a frozen language model that reads about the classes."""
 
     name = "llamp"
-    needs_of_clip = frozenset({Can.WORDS, Can.IMAGE_LAYERS, Can.TEXT_LAYERS})
+    needs_of_clip = frozenset({Can.WORDS, Can.IMAGE_LAYERS, Can.TEXT_LAYERS, Can.CAUSAL_TEXT})
     recipe = Recipe(
         lr=2e-4,
         groups={"lora.*": 2e-5},
@@ -152,9 +154,9 @@ class LLaMP(Method[LLaMPConfig]):
     def __init__(self, clip: FrozenClip, config: LLaMPConfig, **others: Any) -> None:
         super().__init__(clip, config, **others)
         self._lm = self._language_model()
-        self._check_language_model()
-        if not clip.text.causal or clip.text.first != 1:
-            raise BackboneError(f"llamp needs a causal text tower with a start token, which {clip.name} does not have.")
+        self._record_language_model()
+        if clip.text.first != 1:
+            raise BackboneError(f"llamp needs a start token in prompts, which those of {clip.name} do not have.")
         width, wide = clip.text.width, clip.vision.width
         self._words_depth = min(max(config.text_depth, config.llm_depth), clip.text.depth)
         self._llm_depth = min(config.llm_depth, clip.text.depth)
@@ -162,12 +164,13 @@ class LLaMP(Method[LLaMPConfig]):
         first = min(self._lora.values())
         self._teacher = "feature" if config.clean_teacher else f"rows@{first}"
         self.needs = Needs(image=("rows@1",), training=(self._teacher,))
-        self._copies = Copies(self._lm, config.decoder_layers)
-        self.class_token = _uniform(self.generator, self._lm.width, config.llm_prompts, self._lm.width)
-        self.decoder, self.norm = self._copies.trained()
-        self.text_proj = nn.ModuleList(
-            random_linear(self.generator, self._lm.width, width, bias=False) for _ in range(self._llm_depth)
-        )
+        if self._lm is not None:
+            self._copies = Copies(self._lm, config.decoder_layers)
+            self.class_token = _uniform(self.generator, self._lm.width, config.llm_prompts, self._lm.width)
+            self.decoder, self.norm = self._copies.trained()
+            self.text_proj = nn.ModuleList(
+                random_linear(self.generator, self._lm.width, width, bias=False) for _ in range(self._llm_depth)
+            )
         self.llm_prompt_bias = nn.ParameterList(
             _uniform(self.generator, width, config.llm_prompts, width) for _ in range(self._llm_depth)
         )
@@ -183,11 +186,13 @@ class LLaMP(Method[LLaMPConfig]):
         )
         self.logit_scale = nn.Parameter(torch.tensor([math.log(clip.temperature)]))
 
-    def _language_model(self) -> LanguageModel:
-        """Load the language model; a relative folder becomes an absolute one in the config."""
+    def _language_model(self) -> LanguageModel | None:
+        """Load the language model, if any; a relative folder becomes an absolute one in the config."""
         name = self.config.lm
         if not name:
             raise ConfigError(f"llamp needs a language model, a folder or a name on the hub: {setting(lm='FOLDER')}.")
+        if name == NONE:
+            return None
         if Path(name).is_dir():
             self.config = self.config.model_copy(update={"lm": str(Path(name).resolve())})
         elif RECORD in self.files and Path(name).is_absolute():
@@ -197,18 +202,20 @@ class LLaMP(Method[LLaMPConfig]):
             )
         return load_language_model(self.config.lm)
 
-    def _check_language_model(self) -> None:
+    def _record_language_model(self) -> None:
         """Record the language model, or check that it is the one used in training."""
         lm, name = self._lm, self.config.lm
-        if lm.depth < self.config.decoder_layers:
+        if lm is not None and lm.depth < self.config.decoder_layers:
             raise ConfigError(f"decoder_layers is {self.config.decoder_layers}, but {name} has {lm.depth}: use fewer.")
-        if RECORD in self.files and json.loads(self.files[RECORD])["sha256"] != lm.sha256():
+        now = {"name": Path(name).name, "sha256": lm.sha256() if lm else ""}
+        if RECORD in self.files and json.loads(self.files[RECORD])["sha256"] != now["sha256"]:
             raise ConfigError(f"This was trained with another language model than {name!r}: put that one in its place.")
-        self.files.setdefault(RECORD, json.dumps({"name": Path(name).name, "sha256": lm.sha256()}))
+        self.files.setdefault(RECORD, json.dumps(now))
 
-    def facts(self) -> dict[str, str]:
-        """The language model."""
-        return {"Language model": self.config.lm}
+    def resources(self) -> dict[str, str]:
+        """The language model: its name and size, without the folder that it is in."""
+        size = f" ({self._lm.depth} layers of width {self._lm.width})" if self._lm else ""
+        return {"language model": json.loads(self.files[RECORD])["name"] + size}
 
     def _first_words(self, clip: FrozenClip, random: nn.Parameter) -> nn.Parameter:
         """Words of the first layer: embeddings of "a photo of a" with positions; random if there are more words."""
@@ -218,7 +225,13 @@ class LLaMP(Method[LLaMPConfig]):
         return nn.Parameter(word_rows(clip, WORDS, count) + clip.text.positions[1 : 1 + count].detach().float())
 
     def language_inputs(self, classes: ClassList) -> list[tuple[Tensor, Tensor]]:
-        """Ids and mask (C, L) per paraphrase: a question, and a description of the class if there is one."""
+        """Ids and mask (C, L) per paraphrase: a question, and a description of the class if there is one.
+
+        None at all without a language model.
+        """
+        lm = self._lm
+        if lm is None:
+            return []
         kind = classes.template.strip().removesuffix(".").removeprefix("a photo of ")
         descriptions = classes.descriptions or {}
         found = []
@@ -226,14 +239,14 @@ class LLaMP(Method[LLaMPConfig]):
             asked = [question.replace("{}", kind.replace("{}", name)) for name in classes.names]
             parts = [
                 [
-                    f"{self._lm.chat(f'In one sentence, {one}')} The {name} appears as"
+                    f"{lm.chat(f'In one sentence, {one}')} The {name} appears as"
                     for one, name in zip(asked, classes.names, strict=True)
                 ]
             ]
             if any(descriptions.get(name) for name in classes.names):
                 sentences = [descriptions.get(name) or ("",) for name in classes.names]
                 parts.append([each[number % len(each)] for each in sentences])
-            found.append(self._lm.tokenize(*parts))
+            found.append(lm.tokenize(*parts))
         return found
 
     def targets(self, clip: FrozenClip, classes: ClassList) -> Tensor:
@@ -251,16 +264,22 @@ class LLaMP(Method[LLaMPConfig]):
         words = WORDS if count <= len(WORDS.split()) else placeholders(count)
         tokens = tokens_of(clip, classes, f"{words} {{}}")
         rows_CTD = clip.text.rows(clip.text.embed(tokens.ids_CT), tokens.end_C).words
-        memories = [
-            self._lm.remember(ids, mask, self.config.decoder_layers, clip.device)
-            for ids, mask in self.language_inputs(classes)
-        ]
-        return FrozenClasses(rows_CTD, tokens.end_C, tuple(memories), self.targets(clip, classes))
+        memories: tuple[Memory | None, ...] = (None,)
+        if self._lm is not None:
+            lm, copied = self._lm, self.config.decoder_layers
+            memories = tuple(lm.remember(*one, copied, clip.device) for one in self.language_inputs(classes))
+        return FrozenClasses(rows_CTD, tokens.end_C, memories, self.targets(clip, classes))
 
-    def features(self, clip: FrozenClip, frozen: FrozenClasses, memory: Memory) -> Tensor:
-        """Class features (C, E), unnormalised, by one paraphrase."""
+    def class_rows(self, memory: Memory | None, count: int) -> list[Tensor]:
+        """The rows (C, n, D) of each text layer for `count` classes: read from their texts, or the same for all."""
+        if memory is None:
+            return [bias.expand(count, -1, -1) for bias in self.llm_prompt_bias]
         read_CnH = self._copies.run(self.class_token, memory, self.decoder, self.norm)
-        own = [proj(read_CnH) + bias for proj, bias in zip(self.text_proj, self.llm_prompt_bias, strict=True)]
+        return [proj(read_CnH) + bias for proj, bias in zip(self.text_proj, self.llm_prompt_bias, strict=True)]
+
+    def features(self, clip: FrozenClip, frozen: FrozenClasses, memory: Memory | None) -> Tensor:
+        """Class features (C, E), unnormalised, by one paraphrase."""
+        own = self.class_rows(memory, frozen.rows_CTD.shape[0])
         words, count = self.text_prompts, self.config.text_prompts
         x_CTD, n = frozen.rows_CTD, self.config.llm_prompts
         at_C = frozen.end_C - 1 - count
@@ -282,7 +301,7 @@ class LLaMP(Method[LLaMPConfig]):
 
     def text(self, clip: FrozenClip, frozen: FrozenClasses, batch: Batch | None = None) -> dict[str, Tensor]:
         """Class features per paraphrase (C, K, E), in training of one paraphrase; their mean direction; targets."""
-        memories: Sequence[Memory] = frozen.memories
+        memories: Sequence[Memory | None] = frozen.memories
         if batch is not None:
             number = float(replace(batch, rows=None).draw("paraphrase")[0])
             memories = [memories[int(number * len(memories))]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dear.backbone.catalogue import known_can
 from dear.backbone.clip import FrozenClip, short_name
 from dear.backbone.load import load_clip
-from dear.backbone.support import missing
+from dear.backbone.support import Can, missing
 from dear.config import named_now
 from dear.data.prompts import DEFAULT_TEMPLATE, class_list
 from dear.errors import (
@@ -68,11 +69,26 @@ def make_method(
 def check_can(method: type[Method], clip: FrozenClip) -> None:
     """Raise `BackboneError` if a method needs something that cannot be done with a CLIP, and list those that work."""
     if lacking := missing(method.needs_of_clip, clip.can):
-        working = [name for name in list_methods() if not missing(get_method(name).needs_of_clip, clip.can)]
         raise BackboneError(
-            f"{method.name} needs {lacking}, {clip.why_not(lacking)}. With {short_name(clip.name)} you can use: "
-            f"{', '.join(working)}."
+            f"{method.name} needs {lacking}, {clip.why_not(lacking)}. {_working(short_name(clip.name), clip.can)}"
         )
+
+
+def check_named(methods: Iterable[type[Method]], name: str) -> None:
+    """As `check_can`, by the backbone's name alone: raise before weights are fetched if none of the methods works."""
+    methods, can = list(methods), known_can(name)
+    if can is None or not all(missing(one.needs_of_clip, can) for one in methods):
+        return
+    first = methods[0]
+    raise BackboneError(
+        f"{first.name} needs {missing(first.needs_of_clip, can)}, which {name} does not have. {_working(name, can)}"
+    )
+
+
+def _working(name: str, can: frozenset[Can]) -> str:
+    """A sentence with the methods that a CLIP allows."""
+    working = [one for one in list_methods() if not missing(get_method(one).needs_of_clip, can)]
+    return f"With {name} you can use: {', '.join(working)}."
 
 
 def companion(role: str, reference: str | None, clip: FrozenClip) -> Model:

@@ -225,7 +225,7 @@ class IndexImages(Machine, MadeBy, title="Options"):
     PHOTOS if none is shipped for the weights."""
     kinds: Names | None = None
     """Features besides the whole image: concepts of the role map, or heads such as head:11.4; by default the map's core
-    attributes."""
+    attributes. cls: only the whole image, which needs no role map."""
     out: Annotated[Folder | None, Shown("INDEX", "a folder")] = None
     """Folder for the index; by default RUN/index."""
     overwrite: bool = Field(default=False, exclude=True)

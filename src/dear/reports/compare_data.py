@@ -158,6 +158,8 @@ class Comparison:
         asked = method.about.needs.split("; ") if method and method.about else []
         if further := [one for one in asked if one != NOTHING and not one.endswith("if any")]:
             notes.append(f"uses more than labelled photos: {', '.join(further)}")
+        used = dict.fromkeys(f"{name}: {one}" for cell in self.cells[row] for name, one in cell.resources.items())
+        notes += [", ".join(used)] if used else []
         notes += filter(None, [self.deviations.of(row)])
         if not self.is_complete(row):
             average = self.summary.average(row, self.main)

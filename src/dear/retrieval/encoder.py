@@ -19,7 +19,7 @@ from dear.backbone.frozen import check_heads
 from dear.backbone.load import load_clip
 from dear.backbone.support import Can
 from dear.errors import ConfigError, DearError, did_you_mean, option
-from dear.methods.base import Output
+from dear.methods.base import Output, unit
 from dear.model.load import load
 from dear.model.model import Model
 from dear.retrieval.features import fitting_roles, head_features
@@ -72,7 +72,10 @@ def head_encoder(
         clip: the backbone.
         roles: its role map; by default the one shipped for its weights.
         kinds: concepts and roles of the map, and single heads such as "head:11.4"; by default the core attributes.
+            ["cls"] is the whole embedding alone, which needs neither a map nor the layers of the image tower.
     """
+    if kinds is not None and set(kinds) == {WHOLE}:
+        return _from_groups(clip, {}, ())
     clip.require({Can.IMAGE_LAYERS}, "Search by attribute")
     found = fitting_roles(clip, roles)
     groups = groups_of(found)
@@ -89,12 +92,15 @@ def head_encoder(
 
 
 def _from_groups(clip: FrozenClip, groups: Groups, lacking: tuple[str, ...]) -> Encoder:
-    check_heads(clip.vision, list(groups.values()))
+    if groups:
+        check_heads(clip.vision, list(groups.values()))
     named = {name: [head_name(place).removeprefix(HEAD) for place in places] for name, places in groups.items()}
     identity = ["heads", clip.weights_sha256, clip.precision, named]
 
     @torch.inference_mode()
     def encode(images: Tensor) -> Tensor:
+        if not groups:
+            return unit(clip.frozen(images.to(clip.device), ["feature"])["feature"])[:, None].float().cpu()
         found = head_features(clip, groups, images.to(clip.device))
         whole_BE = torch.stack(list(found.values())).sum(0)
         parts = [part for name, part in found.items() if name != REST]
@@ -107,7 +113,7 @@ def _from_groups(clip: FrozenClip, groups: Groups, lacking: tuple[str, ...]) -> 
         mark=sha256(json.dumps(identity, sort_keys=True).encode()),
         encode=encode,
         encode_text=clip.encode_text,
-        parts=True,
+        parts=bool(groups),
         lacking=lacking,
         made_by=made_by if clip.seed is None else {**made_by, "seed": clip.seed},
     )

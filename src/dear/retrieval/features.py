@@ -81,6 +81,7 @@ def fitting_roles(clip: FrozenClip, roles: RoleMap | str | Path | None) -> RoleM
     if found is None:
         raise RoleMapError(
             f"There is no role map for {clip.name} with these weights, so search by attribute is not available: "
-            f"create a map with 'dear roles discover' and pass it with {option(roles='ROLES')}."
+            f"create a map with 'dear roles discover' and pass it with {option(roles='ROLES')}, or search by whole "
+            f"images only, with {option(kinds='cls')}."
         )
     return found

@@ -31,10 +31,11 @@ def described(name):
         text = None if hub else _build_text_tower(config["embed_dim"], CLIPTextCfg(**config["text_cfg"]), quick)
     vision = VisionTower(image, config["embed_dim"])
     reached = text is not None and all(layer_of(block) for block in text.transformer.resblocks)
+    causal = reached and text.attn_mask is not None
     parameters = None if text is None else sum(p.numel() for tower in (image, text) for p in tower.parameters())
     size = image.image_size if isinstance(image.image_size, int) else image.image_size[0]
     return {
-        "layers": ["text layers"] * reached + ["image layers"] * vision.has_layers,
+        "layers": ["text layers"] * reached + ["image layers"] * vision.has_layers + ["causal text"] * causal,
         "pool": vision.pool.kind if vision.has_layers else "",
         "pixels": size,
         "parameters": parameters,
@@ -49,7 +50,7 @@ def described_ours(name):
     """The row of a CLIP that comes with this package."""
     clip = dear.load_clip(name)
     count = sum(p.numel() for key, p in clip.model.named_parameters() if not key.startswith("logit_"))
-    layers = sorted({"text layers", "image layers"} & clip.can, reverse=True)
+    layers = [one for one in ("text layers", "image layers", "causal text") if one in clip.can]
     row = {"layers": layers, "pool": clip.geometry.pool, "pixels": clip.geometry.image_size}
     return {**row, "parameters": count, "extra": ""}
 

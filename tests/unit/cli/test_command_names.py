@@ -102,9 +102,11 @@ def test_lists(dear_):
     assert lines["ViT-B-16-SigLIP2-256"].split()[1:] == ["256", "375", "M", "image,", "text", "hf", "webli"]
     assert lines["RN50-quickgelu"].split()[4] == "text"
     out = dear_("ls", "backbones", "rn50-quickgelu")[1]
-    assert "features, words, text layers" in out
+    assert "features, words, text layers, causal text" in out
     assert re.search(r"methods .*coop.*tip_adapter", out)
     assert "maple" not in out
+    assert "llamp" in dear_("ls", "backbones", "ViT-B-16")[1]
+    assert "llamp" not in dear_("ls", "backbones", "ViT-B-16-SigLIP")[1]
     (whole, one) = (json.loads(dear_("ls", "backbones", *more, "--json")[1]) for more in ([], ["roberta-ViT-B-32"]))
     assert one in whole
     assert one["can"] == ["features", "words", "image layers"]

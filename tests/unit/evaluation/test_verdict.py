@@ -60,6 +60,9 @@ def test_the_sentence_says_how_good_how_sure_and_whether_it_is_better():
     assert sentence(verdict(outcome(answers(50, 72), answers(60, 72), half="novel"))).endswith(
         "worse beyond chance: yes."
     )
+    assert sentence(verdict(outcome(answers(58, 72), answers(60, 72)))).endswith("worse beyond chance: no.")
+    ties = outcome([True, False, True], [False, True, True])
+    assert sentence(verdict(ties)).endswith("better beyond chance: no.")
     told = sentence(verdict(outcome([True], [False], half="novel", new="classes")))
     assert told.startswith("100 % of 1 image of classes it was not trained on is named correctly")
     told = sentence(verdict(outcome(answers(3, 9), answers(3, 9), half="base", new="images of trained classes")))

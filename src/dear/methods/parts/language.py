@@ -29,6 +29,10 @@ FROZEN = ("k_proj", "v_proj", "k_norm", "mlp")
 """Modules of a copied layer that stay frozen; all others are trained."""
 
 
+RECENT_BYTES = 256 * 2**20
+"""Most bytes of keys and values that are stored for lists of texts that are read again: tests, further seeds."""
+
+
 class Memory(NamedTuple):
     """Keys and values of the language model for a text per class."""
 
@@ -44,6 +48,7 @@ class LanguageModel:
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self.model = model.requires_grad_(False).eval()
         self._tokenizer = tokenizer
+        self._recent: dict[tuple[Any, ...], Memory] = {}
 
     @property
     def width(self) -> int:
@@ -77,10 +82,27 @@ class LanguageModel:
             raise ConfigError("The language model has no tokenizer that can be read: add one to its folder.")
         return _joined([[self._tokenizer(text)["input_ids"][:MOST_TOKENS] for text in part] for part in parts])
 
-    @torch.no_grad()
     def remember(self, ids_CL: Tensor, mask_CL: Tensor, copied: int, device: torch.device) -> Memory:
-        """Keys and values of the last layers; positions count tokens, not padding."""
+        """Keys and values of the last layers; the same texts are read once."""
+        key = ids_CL.shape, ids_CL.numpy().tobytes(), mask_CL.numpy().tobytes(), copied, str(device)
+        if key not in self._recent:
+            read = self.read(ids_CL, mask_CL, copied, device)
+            while self._recent and sum(map(_bytes, self._recent.values())) + _bytes(read) > RECENT_BYTES:
+                del self._recent[next(iter(self._recent))]
+            if _bytes(read) > RECENT_BYTES:
+                return read
+            self._recent[key] = read
+        return self._recent[key]
+
+    @torch.no_grad()
+    def read(self, ids_CL: Tensor, mask_CL: Tensor, copied: int, device: torch.device) -> Memory:
+        """Run the language model on texts; positions count tokens, not padding.
+
+        Half precision is several times slower than fp32 on a CPU, so weights are converted there.
+        """
         model, parts = self.model.to(device), []
+        if device.type == "cpu":
+            model = model.float()
         ids_CL, mask_CL = ids_CL.to(device), mask_CL.to(device)
         for first in range(0, ids_CL.shape[0], BATCH):
             mask = mask_CL[first : first + BATCH]
@@ -96,6 +118,10 @@ class LanguageModel:
             for at in range(copied)
         ]
         return Memory(mask_CL, tuple(layers))
+
+
+def _bytes(memory: Memory) -> int:
+    return sum(one.numel() * one.element_size() for pair in memory.layers for one in pair)
 
 
 class Copies:
