@@ -1,4 +1,4 @@
-"""CoOp, CoCoOp, ProGrad, ATPrompt, TCP: `settings` in the JSON → a case."""
+"""CoOp, KgCoOp, CoCoOp, ProGrad, ATPrompt, TCP: `settings` in the JSON → a case."""
 
 import re
 
@@ -6,10 +6,11 @@ import torch
 
 from dear.methods.atprompt import ATTRIBUTES
 from dear.methods.coop import context_template
+from dear.methods.kgcoop import target_template
 from dear.methods.prograd import teacher_template
 from dear.methods.recipe import Recipe
 from dear.methods.tcp import frozen_template, learned_template
-from vectors.compare import Case, classes_of
+from vectors.compare import Case, classes_of, words
 
 DATA_SETS = {
     "Caltech101": "caltech101",
@@ -82,6 +83,32 @@ def coop(facts, tensors) -> Case:
         return {**features(run), "init/ctx": fresh(run).ctx, "input/token_ids": token_ids(run, template)}
 
     return Case("coop", config, classes_of(facts), optimiser(facts), found=found)
+
+
+def kgcoop(facts, tensors) -> Case:
+    settings = facts["settings"]
+    config = {"words": start_words(settings), "context": settings["n_ctx"], "weight": settings["w"]}
+
+    @torch.no_grad()
+    def found(run):
+        novel = run.model.for_classes(words(facts["novel_classes"]))
+        assert run.model.classes.prompts(target_template(run.model.classes)) == facts["target_prompts"]
+        return {
+            **features(run),
+            "init/ctx": fresh(run).ctx,
+            "input/token_ids": token_ids(run, context_template(run.model.method.config)),
+            "out/features_target": run.model.text().plain_CE,
+            "out/logits_novel": novel(run.tensors["input/images"].float()).logits,
+        }
+
+    if not settings["w"]:  # our terms are weighted: nothing is left to compare
+        tensors.pop("loss/kg", None)
+
+    def later(run, steps):
+        return {"loss/kg": steps["loss1/kg"] / settings["w"]} if settings["w"] else {}
+
+    listed = classes_of(facts, template=settings["target_template"], dataset=DATA_SETS.get(settings["dataset"]))
+    return Case("kgcoop", config, listed, optimiser(facts), found=found, later=later)
 
 
 def cocoop(facts, tensors) -> Case:
@@ -192,17 +219,17 @@ def tcp(facts, tensors) -> Case:
     return Case("tcp", config, listed, recipe, found=found, later=later, tolerance=roundings(tensors, recipe))
 
 
-READERS = {"atprompt": atprompt, "cocoop": cocoop, "coop": coop, "prograd": prograd, "tcp": tcp}
+READERS = {"atprompt": atprompt, "cocoop": cocoop, "coop": coop, "kgcoop": kgcoop, "prograd": prograd, "tcp": tcp}
 
 
 def without_positions(monkeypatch):
     """Learned words get no positional embedding."""
-    from dear.methods import atprompt, cocoop, coop, tcp
+    from dear.methods import atprompt, cocoop, coop, kgcoop, tcp
 
     def bare(clip, rows, words, at=1):
         return rows.put(at, words.reshape(-1, *words.shape[-2:]))
 
-    for module in (atprompt, cocoop, coop, tcp):
+    for module in (atprompt, cocoop, coop, kgcoop, tcp):
         monkeypatch.setattr(module, "with_words", bare)
 
 
@@ -314,6 +341,37 @@ def one_layer_late(monkeypatch):
     monkeypatch.setattr(TCP, "__init__", late)
 
 
+def distance_of_the_batch(monkeypatch):
+    """Only classes of the batch are kept near the frozen features."""
+    from dear.methods.kgcoop import KgCoOp
+
+    def loss(self, out, batch):
+        near = (out.class_features * out.rest["frozen"]).sum(1)[batch.labels].mean()
+        cross = torch.nn.functional.cross_entropy(out.logits, batch.labels)
+        return {"ce": cross, "kg": self.config.weight * (1 - near)}
+
+    monkeypatch.setattr(KgCoOp, "loss", loss)
+
+
+def whole_squared_distance(monkeypatch):
+    """The squared distance instead of half of it."""
+    from dear.methods.kgcoop import KgCoOp
+
+    right = KgCoOp.loss
+
+    def loss(self, out, batch):
+        terms = right(self, out, batch)
+        return {**terms, "kg": 2 * terms["kg"]}
+
+    monkeypatch.setattr(KgCoOp, "loss", loss)
+
+
+def target_without_its_end(monkeypatch):
+    from dear.methods import kgcoop
+
+    monkeypatch.setattr(kgcoop, "target_template", lambda classes: "a photo of a {}.")
+
+
 SPOILT = {
     "atprompt": {"no positions": without_positions, "attributes swapped": attributes_swapped},
     "atprompt-maple": {"later words at the front": deep_at_the_front},
@@ -323,6 +381,12 @@ SPOILT = {
     "coop-csc": {"no positions": without_positions},
     "coop-middle": {"the name is misplaced": misplaced_name},
     "coop-front": {"the name is misplaced": misplaced_name},
+    "kgcoop": {
+        "no positions": without_positions,
+        "classes of the batch alone": distance_of_the_batch,
+        "the whole squared distance": whole_squared_distance,
+        "the target without its end": target_without_its_end,
+    },
     "prograd": {"losses are summed": sum_of_losses, "words on the left": words_on_the_left},
     "prograd-aligned": {"always projected": projected_always},
     "prograd-comma": {"commas count as words": commas_are_words},

@@ -18,9 +18,9 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from dear.backbone.clip import FrozenClip
-from dear.errors import CorruptArtefactError, option
+from dear.errors import CorruptArtefactError
 from dear.methods.api import About, Batch, ClassList, ConfigError, Draw, Method, Needs, Output, Recipe, Settings
-from dear.methods.parts.class_identity import name_bytes, places, same_classes
+from dear.methods.parts.class_identity import name_bytes, only_trained, places
 from dear.progress.stages import stage
 
 Numbers = np.ndarray[Any, Any]
@@ -185,10 +185,7 @@ class LinearProbe(Method[ProbeConfig]):
 
     def text(self, clip: FrozenClip, frozen: TrainedPlaces, batch: Batch | None = None) -> Tensor:
         """Row of each class (C,); raises a ConfigError for new classes."""
-        if not same_classes(self.trained_data, frozen.dataset) or bool((frozen.seen < 0).any()):
-            knows = "linear_probe predicts only classes it was trained on"
-            half = f"test the half that was trained, such as {option(half='base')}"
-            raise ConfigError(f"{knows}: leave out the others, or {half}.")
+        only_trained(self.name, frozen.seen, frozen.dataset, self.trained_data)
         fitted = self.coef.shape[0]
         if fitted and int(frozen.seen.max()) >= fitted:
             raise CorruptArtefactError(f"The linear probe has {fitted} classes, fewer than it was trained on.")

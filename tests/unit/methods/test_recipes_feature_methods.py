@@ -5,6 +5,7 @@ import pytest
 import dear
 from dear.data.prompts import class_list
 from dear.engine.optim import rate
+from dear.methods.gda import ALPHAS
 from dear.methods.parts.class_features import SEVEN, usual_templates
 from dear.methods.recipe import Case, Recipe, resolve, special_config
 
@@ -134,6 +135,46 @@ def test_linear_probe():
     assert recipe.epochs == 0
     assert config.coarse == (1e6, 1e4, 1e2, 1, 1e-2, 1e-4, 1e-6)
     assert (config.steps, config.max_iter) == (8, 1000)
+
+
+@pytest.mark.parametrize("protocol", ["few-shot", "base-to-novel", "domain"])
+@pytest.mark.parametrize(
+    ("data", "lr", "alpha"), [("imagenet", 2e-4, 0.5), ("oxford_flowers", 2e-3, 1.0), ("dtd", 2e-3, 0.5)]
+)
+def test_taskres(protocol, data, lr, alpha):
+    published = {"optimiser": "adam", "decay": 5e-4, "batch_size": 256, "drop_last": True, "crop": (0.08, 1.0)}
+    for shots, epochs in ((1, 100), (4, 100), (8, 200), (16, 200)):
+        recipe, config = resolved("taskres", protocol, data, shots)
+        assert recipe == Recipe(**published, lr=lr, epochs=epochs)
+        assert config.alpha == alpha
+    assert [rate(recipe, lr, step, 1, 200) for step in (0, 1)] == [1e-5, lr]
+    assert resolved("taskres", data=data, which="shared") == (Recipe(), dear.get_method("taskres").Config())
+
+
+def test_clap():
+    published = {"optimiser": "sgd", "lr": 0.1, "momentum": 0.9, "decay": 0.0, "batch_size": 256, "drop_last": True}
+    for protocol, data, shots in (("few-shot", "imagenet", 1), ("domain", "imagenet", 16), ("few-shot", "dtd", 8)):
+        recipe, config = resolved("clap", protocol, data, shots)
+        assert recipe == Recipe(**published, crop=(0.08, 1.0), epochs=300)
+        assert config.passes == 20
+    assert resolved("clap", which="shared")[1].passes == 10
+
+
+@pytest.mark.parametrize(
+    ("protocol", "estimator", "neighbours"),
+    [("few-shot", "pooled", 0), ("base-to-novel", "by_class", 64), (None, "by_class", 64)],
+)
+def test_gda(protocol, estimator, neighbours):
+    recipe, config = resolved("gda", protocol, "dtd")
+    assert (recipe.epochs, recipe.crop, config.passes) == (0, (0.5, 1.0), 10)
+    assert (config.estimator, config.neighbours, config.text_copies, config.alpha) == (estimator, neighbours, 16, 0.1)
+    assert ALPHAS == (1e-4, 1e-3, 1e-2, 1e-1, 1, 10, 100)
+
+
+def test_lppp():
+    recipe, config = resolved("lppp", "few-shot", "imagenet", 1)
+    assert (recipe.epochs, recipe.crop) == (0, (0.5, 1.0))
+    assert (config.epochs, config.alpha_every) == (300, 10)
 
 
 def test_templates_of_data_sets():

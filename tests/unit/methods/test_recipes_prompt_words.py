@@ -1,10 +1,12 @@
-"""Published values of CoOp, CoCoOp, ProGrad, ATPrompt and TCP, as data."""
+"""Published values of CoOp, KgCoOp, CoCoOp, ProGrad, ATPrompt and TCP, as data."""
 
 import pytest
 
 import dear
+from dear.data.prompts import class_list
 from dear.engine.optim import rate
 from dear.methods.atprompt import ATTRIBUTES
+from dear.methods.kgcoop import target_template
 from dear.methods.prograd import TEMPLATES, words_of
 from dear.methods.recipe import Case, resolve, special_config
 from dear.methods.tcp import FROZEN, frozen_template, learned_template
@@ -30,6 +32,7 @@ def published(name, *case, **asked):
     ("name", "differing"),
     [
         ("coop", {"epochs": 200}),
+        ("kgcoop", {"batch_size": 128, "epochs": 100}),
         ("cocoop", {"batch_size": 1, "epochs": 10}),
         ("prograd", {"epochs": 100}),
         ("atprompt", {"epochs": 100}),
@@ -47,6 +50,12 @@ EPOCHS = [
     *[("coop", (FEW, "dtd", shots), epochs) for shots, epochs in ((16, 200), (8, 200), (4, 100), (2, 100), (1, 50))],
     *[("coop", (FEW, "imagenet", shots), 50) for shots in (16, 4, 1)],
     *[("coop", (protocol, "imagenet", 16), 50) for protocol in (CROSS, DOMAIN)],
+    *[
+        ("kgcoop", (protocol, data, shots), 100)
+        for protocol in (NOVEL, FEW)
+        for data in ("dtd", "imagenet")
+        for shots in (4, 16)
+    ],
     *[("cocoop", (protocol, "imagenet", 16), 10) for protocol in (NOVEL, CROSS, DOMAIN)],
     *[("prograd", (FEW, "sun397", shots), epochs) for shots, epochs in ((16, 200), (8, 200), (4, 100), (2, 100))],
     *[("prograd", (FEW, "sun397", 1), 50), ("prograd", (FEW, "imagenet", 16), 50)],
@@ -156,6 +165,17 @@ def test_prompts_of_tcp(name):
     assert (frozen_template(classes), learned_template(classes)) == TCP_PROMPTS[name]
 
 
+def test_templates_that_kgcoop_stays_near():
+    def of(data, template="a photo of a {}."):
+        return target_template(class_list(["cat"], template, dataset=data))
+
+    assert of("dtd", "{} texture.") == "a photo of a {}, a type of texture."
+    assert of("oxford_pets", "a photo of a {}, a type of pet.") == "a photo of a {}, a type of pet."
+    assert of("imagenet") == of("imagenet_a") == "a photo of a {}."
+    assert of(None, "my {}.") == "my {}."
+    assert dear.get_method("kgcoop").Config().weight == 8
+
+
 def test_the_first_rates():
     recipe = published("cocoop", NOVEL, "dtd", 16)[0]
     found = [rate(recipe, recipe.lr, epoch * 7, 7, 70) for epoch in range(10)]
@@ -164,7 +184,8 @@ def test_the_first_rates():
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("coop", 2_048), ("cocoop", 35_360), ("prograd", 8_192), ("atprompt", 4_096), ("tcp", 331_904)]
+    ("name", "count"),
+    [("coop", 2_048), ("kgcoop", 2_048), ("cocoop", 35_360), ("prograd", 8_192), ("atprompt", 4_096), ("tcp", 331_904)],
 )
 def test_parameters_told(name, count):
     assert dear.get_method(name).about.parameters == count

@@ -19,7 +19,7 @@ from dear.config import Settings
 from dear.data.prompts import ClassList, class_list
 from dear.methods.base import Batch, Draw, Method, Needs, Output, unit
 from dear.methods.parts.class_features import text_weights, usual_templates
-from dear.methods.parts.class_identity import name_bytes, places, same_classes
+from dear.methods.parts.class_identity import known_rows, name_bytes, places
 from dear.progress.stages import stage
 
 Scale = Annotated[float, Field(gt=0)]
@@ -175,9 +175,8 @@ class CacheMethod(Method[CacheT]):
 
     def text(self, clip: FrozenClip, frozen: KnownClasses, batch: Batch | None = None) -> CacheText:
         """Text features, and the row of each class in the class sums."""
-        none = self.per_class.shape[0]
-        known = (frozen.seen >= 0) & (frozen.seen < none) & same_classes(self.trained_data, frozen.dataset)
-        return CacheText(frozen.weights, torch.where(known, frozen.seen, none))
+        rows = known_rows(frozen.seen, frozen.dataset, self.trained_data, self.per_class.shape[0])
+        return CacheText(frozen.weights, rows)
 
     # For subclasses ---------------------------------------------------------------------------------------------
 

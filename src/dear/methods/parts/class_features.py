@@ -25,6 +25,8 @@ SEVEN = (
     "a photo of the small {}.",
 )
 """The templates that are averaged for ImageNet's classes."""
+EIGHT = (*SEVEN, DEFAULT_TEMPLATE)
+"""The templates that TaskRes and CLAP average for them."""
 
 
 def text_weights(
@@ -50,3 +52,13 @@ def usual_templates(classes: ClassList, chosen: Sequence[str] = ()) -> tuple[str
     if not chosen and classes.dataset in IMAGENETS and classes.template == DEFAULT_TEMPLATE:
         return SEVEN
     return tuple(chosen) or (classes.template,)
+
+
+def raw_class_features(clip: FrozenClip, classes: ClassList) -> Tensor:
+    """Class features (C, E) as TaskRes and CLAP start from: features of the prompts are averaged, not normalised."""
+    tokens_of(clip, classes)  # raises an error for classes with the same tokens
+    templates = usual_templates(classes)
+    prompts = [classes.prompts(template) for template in (EIGHT if templates == SEVEN else templates)]
+    features = clip.text.encode([one for of_template in prompts for one in of_template])
+    exact = features.to(torch.promote_types(features.dtype, torch.float32))
+    return exact.view(len(prompts), len(classes.names), -1).mean(0)

@@ -8,6 +8,7 @@ from torch import Tensor
 from dear.data.catalog import declarations
 from dear.data.families import BROAD_WORLD, IMAGENETS, WORLD_PREFIX
 from dear.data.prompts import ClassList
+from dear.errors import ConfigError, option
 
 
 def name_bytes(name: str | None) -> Tensor:
@@ -37,3 +38,16 @@ def shares_classes(one: str | None, other: str | None) -> bool:
 def places(classes: ClassList, device: torch.device) -> Tensor:
     """Index of each class (C,) in the training list; -1 for a new class."""
     return torch.tensor(classes.seen or range(len(classes.names)), device=device)
+
+
+def known_rows(seen: Tensor, dataset: str | None, trained: Tensor, count: int) -> Tensor:
+    """Row of each class (C,) in a table of `count` trained classes; `count` itself for a class that is not in it."""
+    known = (seen >= 0) & (seen < count) & same_classes(trained, dataset)
+    return torch.where(known, seen, count)
+
+
+def only_trained(method: str, seen: Tensor, dataset: str | None, trained: Tensor) -> None:
+    """Raise a ConfigError if a list has classes that a method was not trained on."""
+    if not same_classes(trained, dataset) or bool((seen < 0).any()):
+        half = f"test the half that was trained, such as {option(half='base')}"
+        raise ConfigError(f"{method} predicts only classes it was trained on: leave out the others, or {half}.")
