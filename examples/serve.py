@@ -3,9 +3,10 @@
 DEAR_RUN=runs/mine DEAR_THREADS=2 uvicorn serve:app --app-dir examples
 curl -F photo=@photo.jpg http://127.0.0.1:8000/predict
 curl -F photo=@photo.jpg -F classes=cat -F classes=dog "http://127.0.0.1:8000/predict?top_k=2"
-curl http://127.0.0.1:8000/about
+curl http://127.0.0.1:8000/health; curl http://127.0.0.1:8000/version
 """
 
+import asyncio
 import os
 from collections import OrderedDict
 from concurrent.futures import Future
@@ -21,8 +22,9 @@ from PIL import Image
 
 import dear
 
-LARGEST = 20_000_000  # bytes of a photo
+LARGEST, MOST_PIXELS = 20_000_000, 50_000_000  # bytes and pixels of a photo
 MOST_CLASSES, LONGEST_NAME = 1000, 100  # of a request's class list; names are measured in letters
+MOST_WAITING, MOST_BYTES = 256, 500_000_000  # requests that are being received or answered, and their bytes
 BATCH = 16  # photos that are classified together
 VIEWS = 32  # class lists whose text features stay in memory
 
@@ -42,24 +44,26 @@ class Service:
     def __init__(self, run: str) -> None:
         if threads := os.environ.get("DEAR_THREADS"):
             torch.set_num_threads(int(threads))
+        Image.MAX_IMAGE_PIXELS = MOST_PIXELS  # of a photo's header; one with more is not decoded
         self.model = dear.load(run)
         self.own_classes = self.model.required_classes().names
         self.views = OrderedDict()  # used by the worker only, so that it needs no lock
         self.view(self.own_classes).predict(Image.new("RGB", (64, 64)))  # the first call is the slowest
-        self.waiting = Queue()
-        Thread(target=self.work, daemon=True).start()
+        self.waiting = Queue()  # bounded by `Limits`, which also counts requests that are still being received
+        self.worker = Thread(target=self.work, daemon=True)
+        self.worker.start()
 
-    def answer(self, photo: bytes, classes: list[str] | None = None, top_k: int = 3) -> dict:
+    async def answer(self, photo: bytes, classes: list[str] | None = None, top_k: int = 3) -> dict:
         """The classes of a photo as plain values; raises a `DearError` for an invalid photo or class list."""
         if len(photo) > LARGEST:
             raise dear.errors.ImageError(f"The photo has {len(photo):,} bytes, more than the limit of {LARGEST:,}.")
         if classes and (len(classes) > MOST_CLASSES or max(map(len, classes)) > LONGEST_NAME):
             limits = f"{MOST_CLASSES} classes, and names of {LONGEST_NAME} letters"
             raise dear.errors.ClassListError(f"The class list is too long: a request is limited to {limits}.")
-        request = Request(photo, tuple(classes or self.own_classes), max(1, top_k), Future())
+        request = Request(photo, tuple(classes or self.own_classes), top_k, Future())
         self.waiting.put(request)
-        found = request.answer.result()
-        return {"label": found.label, "classes": [{"name": n, "probability": p} for n, p in found.top[: max(1, top_k)]]}
+        found = await asyncio.wrap_future(request.answer)
+        return {"label": found.label, "classes": [{"name": n, "probability": p} for n, p in found.top[:top_k]]}
 
     def work(self) -> None:
         """Answer requests for ever: those with the same classes together."""
@@ -70,6 +74,7 @@ class Service:
                     requests.append(self.waiting.get_nowait())
             except Empty:
                 pass
+            requests = [one for one in requests if one.answer.set_running_or_notify_cancel()]  # clients may have left
             for classes in dict.fromkeys(request.classes for request in requests):
                 self.classify([request for request in requests if request.classes == classes])
 
@@ -112,14 +117,56 @@ class Service:
         }
 
 
+class Limits:
+    """Middleware that bounds a request's body, the number of requests and their bytes, while they are received."""
+
+    def __init__(self, app) -> None:
+        self.app, self.requests, self.bytes = app, 0, 0
+
+    async def __call__(self, scope, receive, send) -> None:
+        """Answer 413 or 503 as soon as a limit is exceeded; what comes after it is not read."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            return await self.app(scope, receive, send)
+        from starlette.exceptions import HTTPException
+        from starlette.responses import JSONResponse
+
+        size, most = 0, LARGEST + 200_000  # a long class list, and what separates the parts of a form
+
+        def check() -> None:
+            if size > most:
+                raise HTTPException(413, f"The request is too large: a photo is limited to {LARGEST:,} bytes.")
+            if self.requests > MOST_WAITING or self.bytes > MOST_BYTES:
+                raise HTTPException(503, "Too many photos are waiting: try again in a second.", {"Retry-After": "1"})
+
+        async def counted():
+            nonlocal size
+            message = await receive()
+            new = len(message.get("body", b""))
+            size, self.bytes = size + new, self.bytes + new
+            check()
+            return message
+
+        self.requests += 1
+        try:
+            check()
+            return await self.app(scope, counted, send)
+        except HTTPException as error:  # only before the app is asked; the app answers its own
+            answer = JSONResponse({"detail": error.detail}, error.status_code, error.headers)
+            return await answer(scope, receive, send)
+        finally:
+            self.requests, self.bytes = self.requests - 1, self.bytes - size
+
+
 def make_app():
     """The HTTP service; the model is loaded before the first request is accepted."""
-    from fastapi import FastAPI, File, Form, HTTPException
+    from fastapi import FastAPI, File, Form, HTTPException, Query
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.responses import JSONResponse
 
     if not os.environ.get("DEAR_RUN"):
         raise SystemExit("Set DEAR_RUN to the folder of a run or adapter, as in DEAR_RUN=runs/mine.")
 
-    Photo, Names = Annotated[bytes, File()], Annotated[list[str] | None, Form()]
+    Photo, Names, Count = Annotated[bytes, File()], Annotated[list[str] | None, Form()], Annotated[int, Query(ge=1)]
 
     @asynccontextmanager
     async def lifespan(app: FastAPI):
@@ -127,16 +174,28 @@ def make_app():
         yield
 
     app = FastAPI(title="DeAR", lifespan=lifespan)
+    app.add_middleware(Limits)
 
     @app.post("/predict")
-    def predict(photo: Photo, classes: Names = None, top_k: int = 3) -> dict:
-        try:  # no `async`: each call waits for the worker in a thread of its own
-            return app.state.service.answer(photo, classes, top_k)
+    async def predict(photo: Photo, classes: Names = None, top_k: Count = 3) -> dict:
+        try:
+            return await app.state.service.answer(photo, classes, top_k)
         except dear.DearError as error:
             raise HTTPException(400, str(error)) from None
 
-    @app.get("/about")
-    def about() -> dict:
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request, error) -> JSONResponse:
+        first = error.errors()[0]
+        return JSONResponse({"detail": f"{first['loc'][-1]} is not valid: {first['msg']}."}, 422)
+
+    @app.get("/health")
+    async def health() -> dict:
+        if not app.state.service.worker.is_alive():
+            raise HTTPException(503, "The worker has ended: restart the service.")
+        return {"status": "ok", "waiting": app.state.service.waiting.qsize()}
+
+    @app.get("/version")
+    async def about() -> dict:
         return app.state.service.about()
 
     return app

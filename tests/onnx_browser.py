@@ -61,10 +61,10 @@ def differences(page: Page, model: dear.Model, photos: list[Path]) -> int:
     """The number of photos whose label or input differs."""
     how, wrong = page.evaluate("async () => (await (await fetch('exported/model.json')).json()).preprocessing"), 0
     for photo, expected in zip(photos, model.predict(photos), strict=True):
+        page.evaluate("document.getElementById('answer').textContent = ''")
         page.set_input_files("#photo", photo)
         page.wait_for_function("document.getElementById('answer').textContent.includes('%')")
         answer = page.text_content("#answer")
-        page.evaluate("document.getElementById('answer').textContent = ''")
         theirs = np.float32(page.evaluate(INPUT, [list(photo.read_bytes()), how]))
         ours = model.clip.preprocess_eval(Image.open(photo)).numpy().ravel()
         apart, label = float(np.abs(theirs - ours).max()), f"{expected.label} {100 * expected.probability:.1f} %"

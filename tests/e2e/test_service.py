@@ -1,12 +1,18 @@
 """`examples/serve.py` over HTTP: one load, batches, class lists, and one sentence for what cannot be answered."""
 
+import asyncio
+import io
+import struct
 import sys
 import threading
+import warnings
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 import dear
 from helpers import make_photos
@@ -130,6 +136,111 @@ def test_what_cannot_be_answered_is_one_sentence(serve, client, place, monkeypat
     assert "more than the limit of 10" in sent(client, photo).json()["detail"]
 
 
+def bomb() -> bytes:
+    """A PNG of a few hundred bytes whose header says 60,000 × 40,000 pixels."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 60_000, 40_000, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b"\0" * 60_001))
+        + chunk(b"IEND", b"")
+    )
+
+
+def large(width, height) -> bytes:
+    """A photo of one colour."""
+    file = io.BytesIO()
+    Image.new("RGB", (width, height)).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_hostile_uploads_are_one_sentence_and_the_service_stays_alive(serve, client, place, monkeypatch):
+    monkeypatch.setattr(serve, "LARGEST", 1_000_000)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10_000)
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+    (photo, *_) = photos_of(place)
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/tmp/written) (w) file closefile\n"
+    for found, status, reason in [
+        (sent(client, bomb()), 400, "far too many pixels"),
+        (sent(client, large(200, 100)), 400, "far too many pixels"),
+        (sent(client, eps), 400, "damaged or not an image"),
+        (sent(client, b"<svg xmlns='http://www.w3.org/2000/svg'/>"), 400, "damaged or not an image"),
+        (sent(client, b""), 400, "damaged or not an image"),
+        (sent(client, b"x" * 1_500_000), 413, "limited to 1,000,000 bytes"),
+    ]:
+        assert (found.status_code, reason in found.json()["detail"]) == (status, True), found.json()
+    for body, reason in [
+        (
+            {"files": {"photo": photo}, "params": {"top_k": 0}},
+            "top_k is not valid: Input should be greater than or equal",
+        ),
+        ({"data": {"classes": "cat"}}, "photo is not valid: Field required."),
+        ({"json": {"photo": "text"}}, "photo is not valid: Field required."),
+    ]:
+        found = client.post("/predict", **body)
+        assert (found.status_code, reason in found.json()["detail"]) == (422, True), found.json()
+    assert sent(client, photo).status_code == 200
+    assert client.get("/health").json() == {"status": "ok", "waiting": 0}
+
+
+def test_the_rest_of_a_long_upload_is_not_read(serve, client):
+    """A gigabyte that comes in pieces, without a length."""
+    head = b'--x\r\nContent-Disposition: form-data; name="photo"; filename="a.png"\r\n\r\n'
+    pieces, answers = iter([head, *[b"x" * 100_000] * 10_000]), []
+
+    async def receive():
+        return {"type": "http.request", "body": next(pieces), "more_body": True}
+
+    async def send(message):
+        answers.append(message)
+
+    headers = [(b"content-type", b"multipart/form-data; boundary=x")]
+    scope = {"type": "http", "method": "POST", "path": "/predict", "query_string": b"", "headers": headers}
+    asyncio.run(client.app(scope, receive, send))
+    assert answers[0]["status"] == 413
+    assert b"limited to 20,000,000 bytes" in answers[1]["body"]
+    assert len(list(pieces)) > 9_790
+
+
+def test_a_full_service_says_when_to_come_back(serve, client, place, monkeypatch):
+    """The worker is held, so that two requests wait; a third is refused, and the two are answered."""
+    monkeypatch.setattr(serve, "MOST_WAITING", 2)
+    predict, at_work, go_on = dear.Model.predict, threading.Event(), threading.Event()
+
+    def held(model, photos, **options):
+        at_work.set()
+        assert go_on.wait(60)
+        return predict(model, photos, **options)
+
+    monkeypatch.setattr(dear.Model, "predict", held)
+    (photo, *_), service = photos_of(place), client.app.state.service
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(sent, client, photo)
+        assert at_work.wait(60)
+        second = pool.submit(sent, client, photo)
+        while not service.waiting.qsize():
+            threading.Event().wait(0.01)
+        refused = sent(client, photo)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+        assert refused.json() == {"detail": "Too many photos are waiting: try again in a second."}
+        assert client.get("/health").json() == {"status": "ok", "waiting": 1}
+        go_on.set()
+        assert first.result().json() == second.result().json()
+    assert sent(client, photo).status_code == 200
+    monkeypatch.setattr(serve, "MOST_BYTES", 10)
+    assert sent(client, photo).status_code == 503
+
+
+def test_health_and_version(client, monkeypatch):
+    assert client.get("/version").json()["versions"]["dear"] == dear.__version__
+    monkeypatch.setattr(client.app.state.service, "worker", threading.Thread())
+    assert client.get("/health").status_code == 503
+
+
 def test_a_damaged_photo_does_not_spoil_its_batch(serve, place):
     service, (photo, *_) = serve.Service(place / "run"), photos_of(place)
     batch = [serve.Request(one, service.own_classes, 3, serve.Future()) for one in (photo, b"nothing", photo)]
@@ -152,7 +263,7 @@ def test_about_says_what_answers_and_names_no_path(serve, place, monkeypatch):
 
 
 def test_the_example_stays_short_and_needs_a_run(serve, monkeypatch):
-    assert len((ROOT / "examples" / "serve.py").read_text().splitlines()) <= 150
+    assert len((ROOT / "examples" / "serve.py").read_text().splitlines()) <= 220
     monkeypatch.delenv("DEAR_RUN")
     with pytest.raises(SystemExit, match="Set DEAR_RUN"):
         _ = serve.app
