@@ -3,6 +3,8 @@
 #
 #   docker build -t dear .
 #   docker run --rm -v "$PWD:/work" dear predict runs/mine photos --out labels.csv
+#   docker run --rm -v "$PWD:/work" -p 127.0.0.1:8000:8000 -e DEAR_RUN=runs/mine --entrypoint uvicorn dear \
+#     serve:app --app-dir /opt/dear --host 0.0.0.0
 #
 # The usual wheels of torch carry CUDA and take about 5 GB. For a small image, name the index of CPU wheels that PyTorch's
 # own installation page gives: docker build --build-arg TORCH_INDEX=… -t dear .
@@ -14,7 +16,8 @@ RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch 
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
-RUN pip install --no-cache-dir ".[roles,heic]"
+RUN pip install --no-cache-dir ".[roles,heic]" fastapi uvicorn python-multipart
+COPY examples/serve.py /opt/dear/serve.py
 
 # Nobody needs to be root to read photos. Weights that are downloaded and role maps that are found are kept in /cache.
 RUN useradd --create-home dear && mkdir /cache /work && chown dear /cache /work

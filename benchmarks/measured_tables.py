@@ -130,3 +130,48 @@ def attribute_table(name: str = "world-score") -> str:
     heads = {"top1": "top-1", "seen": "seen combinations", "unseen": "never-seen combinations", "chance": "chance"}
     lines = [(name, *numbers([row[one] for one in heads])) for name, row in found.items()]
     return table(("attribute", *heads.values()), lines)
+
+
+def onnx_table() -> str:
+    """Exported files against torch: labels, accuracy, speed and size."""
+    lines = []
+    for one in document("onnx")["adapters"]:
+        seconds, right = one["seconds_per_image"], one["accuracy"]
+        what = f"{one['adapter'].removeprefix('dear on ')}, {one['images']:,} images, {one['classes']} classes"
+        lines.append((what, "torch", "", "", "", f"{100 * right['torch']:.1f}", "1.00", ""))
+        for form, size in one["bytes"].items():
+            lines.append((
+                "",
+                form,
+                f"{one['largest_difference_of_a_logit'][form]:.0e}".replace("e-0", "e-").replace("e+00", ""),
+                f"{100 * one['top_1_agreement'][form]:.1f}",
+                f"{100 * one['top_1_agreement_above_margin'][form]:.1f}",
+                f"{100 * right[form]:.1f}",
+                f"{seconds['torch'] / seconds[form]:.2f}",
+                f"{size / 1e6:.1f}",
+            ))  # fmt: skip
+    heads = ("", "file", "largest difference of a logit", "same label, %", "of clear answers, %")
+    heads = (*heads, "right, %", "speed, torch = 1", "MB")
+    return table(heads, lines)
+
+
+def service_table() -> str:
+    """The example service under load."""
+    found = document("service")["load"]
+    seconds, memory = found["seconds"], found["megabytes"]
+    return table(
+        ("requests at once", "wrong answers", "median, s", "95 %, s", "longest, s", "MB before", "MB at most"),
+        [(
+            str(found["requests"]),
+            str(found["wrong"]),
+            *(f"{seconds[one]:.1f}" for one in ("median", "p95", "max")),
+            *(str(memory[one]) for one in ("before", "most")),
+        )],
+    )  # fmt: skip
+
+
+def hostile_table() -> str:
+    """What the example service answers to hostile uploads."""
+    rows = document("service")["hostile"]
+    lines = [(one["upload"], str(one["status"]), one["answer"], "yes" if one["alive"] else "no") for one in rows]
+    return table(("upload", "status", "answer", "still answers others"), lines)

@@ -25,6 +25,8 @@ from dear.model.onnx_file import session_options
 
 FORMS = {"fp32": "classifier.onnx", "int8": "classifier.int8.onnx", "fp16": "classifier.fp16.onnx"}
 BATCH, PASSES = 8, 7
+MARGIN = 1.0
+"""Logits between the two likeliest classes, above which an answer is clear: e times as likely."""
 
 
 def measure(name: str, data: str, images: int, folder: Path, **options: Any) -> dict[str, Any]:
@@ -38,7 +40,10 @@ def measure(name: str, data: str, images: int, folder: Path, **options: Any) -> 
     }
     dataset = dear.open_dataset(data, options.get("data_root"))
     listed = dataset.images(dataset.test).spread(images)
+    labels = {item.id: item.label for item in dataset.test}
+    right = dict.fromkeys(("torch", *FORMS), 0)
     worst, same, count = dict.fromkeys(FORMS, 0.0), dict.fromkeys(FORMS, 0), 0
+    clear, same_clear = 0, dict.fromkeys(FORMS, 0)
     batch = None
     for part in image_batches(listed, model.clip.preprocess_eval, size=BATCH, workers=1):
         assert part.images is not None
@@ -46,16 +51,28 @@ def measure(name: str, data: str, images: int, folder: Path, **options: Any) -> 
         with torch.inference_mode():
             expected = model(part.images).logits
         count += expected.shape[0]
+        true = torch.tensor([labels[listed.names[index]] for index in part.indices])
+        right["torch"] += int((expected.argmax(1) == true).sum())
+        best, second = expected.topk(2).values.T
+        is_clear = best - second > MARGIN
+        clear += int(is_clear.sum())
         for form, session in sessions.items():
             found = torch.from_numpy(session.run(None, {"images": part.images.numpy()})[0])
             worst[form] = max(worst[form], float((found - expected).abs().max()))
-            same[form] += int((found.argmax(1) == expected.argmax(1)).sum())
+            agrees = found.argmax(1) == expected.argmax(1)
+            same[form] += int(agrees.sum())
+            same_clear[form] += int((agrees & is_clear).sum())
+            right[form] += int((found.argmax(1) == true).sum())
     return {
         "adapter": name,
         "images": count,
         "classes": len(about["classes"]),
         "largest_difference_of_a_logit": worst,
         "top_1_agreement": {form: one / count for form, one in same.items()},
+        "margin": MARGIN,
+        "share_above_margin": clear / count,
+        "top_1_agreement_above_margin": {form: one / max(1, clear) for form, one in same_clear.items()},
+        "accuracy": {form: one / count for form, one in right.items()},
         "seconds_per_image": seconds(model, sessions, batch),
         "bytes": {form: about["files"][file]["bytes"] for form, file in FORMS.items()},
     }
@@ -98,11 +115,15 @@ def main() -> None:
     for one in found:
         torch_seconds = one["seconds_per_image"]["torch"]
         print(f"{one['adapter']}: {one['images']} images, {one['classes']} classes, torch {1e3 * torch_seconds:.1f} ms")
-        print("form  largest difference  same top-1  torch ÷ form      MB")
+        print(f"torch is right for {100 * one['accuracy']['torch']:.1f} %")
+        print("form  largest difference  same top-1    right  torch ÷ form      MB")
         for form in FORMS:
             ratio = torch_seconds / one["seconds_per_image"][form]
             apart, same = one["largest_difference_of_a_logit"][form], 100 * one["top_1_agreement"][form]
-            print(f"{form}  {apart:18.1e}  {same:8.1f} %  {ratio:12.2f}  {one['bytes'][form] / 1e6:6.1f}")
+            right = 100 * one["accuracy"][form]
+            print(
+                f"{form}  {apart:18.1e}  {same:8.1f} %  {right:5.1f} %  {ratio:12.2f}  {one['bytes'][form] / 1e6:6.1f}"
+            )
     given.out.write_text(json.dumps({"threads": 1, "batch": BATCH, "adapters": found}, indent=1) + "\n")
 
 

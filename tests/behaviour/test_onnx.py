@@ -81,7 +81,7 @@ def check_export(model, folder):
         assert (logits_of(folder, images, folder / "class_features.json") - expected).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("name", ["dear", "linear_probe"])
+@pytest.mark.parametrize("name", ["dear", "clip_lora", "linear_probe"])
 def test_a_method_exports(name, tiny_clips, tmp_path):
     check_export(made(name, tiny_clips["shallow"]), tmp_path / "out")
 
