@@ -25,11 +25,14 @@ from typing import Any
 
 from dear.evaluation.results import CellResult
 from dear.evaluation.summary import Row, Summary, summarise
+from dear.methods.registry import list_methods
 from dear.reports.compare_data import Comparison, make_comparison
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 NUMBER = re.compile(r"<!-- = ([^>]+?) -->(.*?)<!-- / -->")
+MINUS = re.compile(rf"-(?=(?:{'|'.join(list_methods())})(?:[,:]|$))")
+"""The minus of a difference; other hyphens are part of a variant's name."""
 PLAIN, DEAR = Row("zero_shot", ""), Row("dear", "")
 WORDS = "no one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
 PLACES = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth"
@@ -51,7 +54,7 @@ def number(expression: str) -> str:
     if column.partition(":")[0] in ("rank", "tied", "better"):
         return in_words(comparison, row_of(what), column)
     methods, _, data = what.partition("@")
-    values = [value_of(comparison, one, data, column) for one in methods.split("-")]
+    values = [value_of(comparison, one, data, column) for one in MINUS.split(methods)]
     return shown(values[0] - sum(values[1:]), *form)
 
 

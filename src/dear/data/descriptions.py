@@ -64,7 +64,8 @@ def with_descriptions(
     if descriptions is None:
         return dataset
     by_class = read_descriptions(descriptions)
-    missing = [name for name in dataset.class_names if name not in by_class]
+    spoken = {name: name.replace("_", " ") for name in dataset.class_names}  # some data sets' names have underscores
+    missing = [name for name, key in spoken.items() if key not in by_class]
     if len(missing) == len(dataset.class_names) and not required:
         return dataset
     if missing:
@@ -72,4 +73,4 @@ def with_descriptions(
             f"The descriptions lack {len(missing)} of the {len(dataset.class_names)} classes of {dataset.name}, "
             f"such as {missing[0]!r}: add a list of sentences for each.{did_you_mean(missing[0], by_class)}"
         )
-    return replace(dataset, descriptions={name: by_class[name] for name in dataset.class_names})
+    return replace(dataset, descriptions={name: by_class[key] for name, key in spoken.items()})

@@ -82,6 +82,16 @@ def test_all_classes_or_none(file):
     assert with_descriptions(dataset, {"cat": ["It purrs."]}, required=False) is dataset
 
 
+def test_names_with_underscores_are_described():
+    """Caltech101 has classes such as car_side; either spelling in the file describes them."""
+    dataset = Toy().dataset
+    named = replace(dataset, class_names=tuple(name.replace(" ", "_") for name in dataset.class_names))
+    for told in (TOLD, {name.replace(" ", "_"): sentences for name, sentences in TOLD.items()}):
+        found = with_descriptions(named, told)
+        assert found.descriptions["green_thing"] == tuple(TOLD["green thing"])
+        assert found.classes().sentences()[1] == tuple(TOLD["green thing"])
+
+
 def test_without_any_the_prompt_is_the_sentence():
     assert class_list(["cat", "dog"], "a {}.").sentences() == [("a cat.",), ("a dog.",)]
     told = class_list(["cat", "dog"], "a {}.", descriptions={"cat": ["It purrs."], "cow": ["It moos."]})
