@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dear.retrieval.features import attribute_features
     from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
     from dear.storage.user_cache import clear_cache, list_cache
+    from dear.workflows.app import open_app
     from dear.workflows.bench import bench
     from dear.workflows.calibrate import calibrate
     from dear.workflows.compare import compare
@@ -98,6 +99,7 @@ _HOMES = {
     "list_settings": "dear.workflows.listings",
     "load": "dear.model.load",
     "load_clip": "dear.backbone.load",
+    "open_app": "dear.workflows.app",
     "open_dataset": "dear.data.open",
     "predict": "dear.workflows.predict",
     "predict_each": "dear.workflows.predict",
@@ -161,6 +163,7 @@ __all__ = [
     "list_settings",
     "load",
     "load_clip",
+    "open_app",
     "open_dataset",
     "predict",
     "predict_each",

@@ -121,6 +121,7 @@ ERRORS = {
     "calibrate": "run",
     "predict": "run photos",
     "explain": "photos/ant/0.png",
+    "app": "run --no-browser",
     "report": "run",
     "quickstart": "--out photos",
     "paper": "--out paper",

@@ -31,7 +31,7 @@ SHORTER = {
     "world score": "--images 20 --per-class 1 --data world-textures",
     "world pretrain": "--steps 2 --stop-after 1",
 }
-NOT_HERE = ("pip install", "make ", "python benchmarks/", "torchrun ")
+NOT_HERE = ("pip install", "make ", "python benchmarks/", "torchrun ", "dear app")
 RUN_ELSEWHERE = {"docs/how-to/add-a-method.md"}
 """Pages whose Python registers a method, which has a test of its own: here it would be known to all later tests."""
 

@@ -21,7 +21,7 @@ FLOORS = (
     ("engine", "retrieval"),
     ("evaluation",),
     ("reports", "paper"),
-    ("workflows",),
+    ("app", "workflows"),
     ("cli", "entry", "__main__"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

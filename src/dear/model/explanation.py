@@ -215,7 +215,7 @@ def explain_image(
         how=_how(model, plain=plain, own_classes=own, rest=float(rest_C.abs().max())),
         classes=tuple(names[i] for i in top),
         logits=tuple(logits_C[top].tolist()),
-        probabilities=tuple(logits_C.softmax(0)[top].tolist()),
+        probabilities=tuple(_probabilities(model, logits_C, chosen)[top].tolist()),
         average=float(wanted_C[-1]),
         parts=tuple(parts),
         grid=clip.vision.grid,
@@ -223,6 +223,12 @@ def explain_image(
         groups=groups_of(roles) if roles else {},
         attributes=tuple(roles.attributes) if roles else (),
     )
+
+
+def _probabilities(model: Model, logits_C: Tensor, readout: str) -> Tensor:
+    """Probabilities of the classes, as a prediction has them: calibrated if the model is."""
+    fit = model.calibrated(readout)
+    return logits_C.softmax(0) if fit is None else fit.probabilities(logits_C[None])[0]
 
 
 def _without_average(part: Part) -> Part:

@@ -193,6 +193,33 @@ class Explain(Device, Pickled, title="Options"):
         return None if self.clip is not None else self.paths[0]
 
 
+class App(Device, Pickled, title="Options"):
+    """Options of `dear app` and `dear.open_app`."""
+
+    run: Annotated[RunFolder | None, Argument] = None
+    """Folder of a run, or of a saved adapter; by default the quickstart's, which is trained at the first time."""
+    index: Annotated[Folder | None, Shown("INDEX", "the folder of an index")] = None
+    """Search index to open with it; by default RUN/index if it exists."""
+    clip: Name | None = None
+    """Open a backbone as it is, not a run; names as for 'dear train'."""
+    pretrained: Tag | None = None
+    """Tag of the backbone's weights, such as openai."""
+    classes: Names | None = None
+    """Other classes than the run's, comma-separated, such as 'cat,dog'."""
+    port: Annotated[int, Field(ge=1, le=65535), Shown("N", "a whole number")] | None = None
+    """Port on this computer; by default the first free one from 7860 on."""
+    no_browser: bool = False
+    """Print the address, and do not open a browser."""
+
+    @model_validator(mode="after")
+    def _run_or_backbone(self) -> Self:
+        if self.run is not None and self.clip is not None:
+            raise ValueError("A run or a backbone is opened, not both: leave out RUN or --clip.")
+        if self.pretrained is not None and self.clip is None:
+            raise ValueError("--pretrained names weights of a backbone: give the backbone too, with --clip.")
+        return self
+
+
 class Report(Machine, DataRoot, Pickled, title="Options"):
     """Options of `dear report` and `dear.report`."""
 

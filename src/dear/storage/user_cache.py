@@ -21,6 +21,8 @@ from dear.storage.locks import kind_of
 VARIABLE = "DEAR_CACHE"
 ROLES, SEARCH = "roles", "search"
 """Folders of the cache with one entry per backbone, or per kind of feature of an index."""
+APP = "app"
+"""Folder of the cache with what `dear app` opens if no run is named."""
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 

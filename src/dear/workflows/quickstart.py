@@ -45,6 +45,6 @@ def run_quickstart(options: Quickstart, say: Say = log) -> Report:
                 f"{options.out} contains something else: choose another folder with {option(out='FOLDER')}."
             )
     say(f"training on {len(job.class_names)} classes of {job.dataset.name}, {job.shots} images per class …")
-    model = train_run(wanted, workspace=workspace, say=say).model
+    model = train_run(wanted, workspace=workspace, say=say, record_options=True).model
     say("testing …")
     return write_report(options.out, model=model, workers=options.workers)

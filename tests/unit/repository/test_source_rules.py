@@ -59,6 +59,7 @@ PUBLIC = [
     "list_settings",
     "load",
     "load_clip",
+    "open_app",
     "open_dataset",
     "predict",
     "predict_each",

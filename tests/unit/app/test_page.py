@@ -1,0 +1,134 @@
+"""The page of the app as it is built: what it serves, what it refuses, and what it escapes. No browser is needed."""
+
+import asyncio
+import os
+
+import pytest
+from PIL import Image
+
+import dear
+from dear.app.finding import can_swap, kinds, search_photos
+from dear.app.heads import heads_page
+from dear.app.page import HEADERS, WithHeaders, build, gradio
+from dear.app.studio import Search, Studio
+from dear.app.tabs import framed, problem
+from dear.errors import ConfigError, MissingExtraError
+from dear.retrieval.encoder import head_encoder
+from helpers import make_photos
+from needs import needs
+
+
+@pytest.fixture
+def searching(model, roles, tmp_path):
+    """A studio with an index of six photos, made by heads."""
+    make_photos(tmp_path / "photos", ["ant", "bee"], 3)
+    index = dear.index_images(tmp_path / "photos", tmp_path / "index", clip=model.clip, roles=roles)
+    return Studio(model=model, roles=roles, search=Search(index, head_encoder(model.clip, roles)))
+
+
+def test_search_shows_names_and_small_copies_only(searching, tmp_path):
+    query = tmp_path / "photos" / "ant" / "0.png"
+    for by in ("cls", "color", "all"):
+        html = search_photos(searching, query, None, by)
+        assert "0.png" in html
+        assert str(tmp_path) not in html
+        assert html.count("data:image/jpeg;base64,") >= 6
+    assert "1.00 0.png" in search_photos(searching, query, None, "cls")
+
+
+def test_search_by_words_and_with_another_attribute(searching, tmp_path):
+    one, other = tmp_path / "photos" / "ant" / "0.png", tmp_path / "photos" / "bee" / "1.png"
+    assert "<b>" not in search_photos(searching, None, "a <b>red</b> star", "cls")
+    assert can_swap(searching)
+    assert "color of another image" in search_photos(searching, one, None, "cls", "color", other)
+    assert next(kind for _, kind in kinds(searching)) == "cls"
+
+
+@pytest.mark.parametrize("values", [(None, "", "cls"), (None, "x" * 201, "cls"), (None, "cat", "colour")])
+def test_a_bad_question_is_one_sentence(searching, values):
+    with pytest.raises(ConfigError):
+        search_photos(searching, *values)
+
+
+def test_without_an_index_nothing_is_searched(model):
+    assert kinds(Studio(model=model)) == []
+    assert not can_swap(Studio(model=model))
+    with pytest.raises(ConfigError, match="dear search index"):
+        search_photos(Studio(model=model), None, "cat", None)
+
+
+def test_heads_have_a_page_or_a_sentence(model, roles):
+    assert "Layer" in heads_page(Studio(model=model, roles=roles))
+    with pytest.raises(ConfigError, match="dear roles discover"):
+        heads_page(Studio(model=model))
+    with pytest.raises(ConfigError, match="are not here"):
+        heads_page(Studio(model=model, roles=roles), with_examples=True)
+
+
+def test_a_framed_page_is_escaped_and_has_no_scripts():
+    html = framed('<p title="x">"&quot;</p><script>alert(1)</script>', '"><script>')
+    assert "<script>" not in html
+    assert html.count("<") == 2
+    assert 'sandbox="allow-same-origin"' in html
+    assert "allow-scripts" not in html
+    assert "default-src &#x27;none&#x27;" in html
+
+
+def test_a_problem_is_escaped():
+    assert problem("<b>") == '<p class="dear-problem" role="alert">&lt;b&gt;</p>'
+
+
+def test_every_answer_has_the_headers():
+    sent = []
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "headers": [(b"a", b"b")]})
+        await send({"type": "http.response.body"})
+
+    async def collect(message):
+        sent.append(message)
+
+    asyncio.run(WithHeaders(app)({}, None, collect))
+    assert dict(sent[0]["headers"])[b"content-security-policy"].startswith(b"default-src 'self'")
+    assert "http" not in HEADERS["content-security-policy"]
+    assert sent[1] == {"type": "http.response.body"}
+
+
+def test_a_missing_package_is_one_sentence(monkeypatch):
+    monkeypatch.setattr("dear.app.page.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"dear-vlm\[app\]"):
+        gradio()
+
+
+@pytest.fixture
+def page(searching):
+    needs("gradio")
+    return build(searching)
+
+
+def test_the_page_is_for_this_computer_only(page):
+    assert page.settings["share"] is False
+    assert not {"allowed_paths", "auth"} & set(page.settings)
+    assert page.settings["max_file_size"] == 20 * 2**20
+    assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
+    assert page.blocks.analytics_enabled is False
+    assert all(type(font).__name__ == "Font" for font in page.settings["theme"]._font)
+
+
+def test_tabs_that_have_nothing_to_show_are_left_out(page, model, roles):
+    def tabs(page):
+        return [one.label for one in page.blocks.blocks.values() if type(one).__name__ == "Tab"]
+
+    assert tabs(page) == ["Predict", "Search", "Heads", "Teach"]
+    assert tabs(build(Studio(model=model, roles=roles))) == ["Predict", "Heads", "Teach"]
+
+
+def test_addresses_are_not_fetched(page, tmp_path):
+    """Gradio would download what a request names instead of a file."""
+    fields = [one for one in page.blocks.blocks.values() if type(one).__name__ == "File"]
+    assert len(fields) == 3
+    Image.new("RGB", (4, 4)).save(tmp_path / "one.png")
+    for field in fields:
+        with pytest.raises(ConfigError, match="uploaded"):
+            asyncio.run(field.async_move_resource_to_block_cache("http://127.0.0.1:9/one.png"))
+        assert asyncio.run(field.async_move_resource_to_block_cache(str(tmp_path / "one.png"))).endswith("one.png")
