@@ -53,7 +53,7 @@ COMMANDS = {
         "Adapt the embedded world's CLIP to half of a data set's classes, test both halves, write a report.",
     ),
     "app": Place(
-        "app", "Open an adapter in a window of the browser: predict, search, teach; served on this computer only."
+        "window", "Open an adapter in a window of the browser: predict, search, teach; served on this computer only."
     ),
     "compare": Place(
         "compare", "Compare methods on data sets × seeds: one page that says which to take, with tables and tests."
