@@ -8,7 +8,7 @@ FIRST := zero_shot,dear,coop,cocoop,prograd,atprompt,tcp,vpt,ivlp,maple,promptsr
 TABLE := --recipe shared --cached-views 10 --jobs 2 --threads 1 --resume
 TEACHER := results/teachers/promptsrc-{data}-{shots}shots-seed{seed}
 FEWER := --set views=2 --epochs-of tac=5,promptkd=4,textrefiner_promptkd=4 --set teacher='$(TEACHER)' --set lm=results/tiny-lm
-ON_FEATURES := zero_shot,linear_probe,clip_adapter,tip_adapter,tip_adapter_f,ape,ape_t,mm_adapter,role_gains
+ON_FEATURES := zero_shot,linear_probe,clip_adapter,tip_adapter,tip_adapter_f,ape,ape_t,mm_adapter,role_gains,taskres,gda,lppp,clap
 IN_TOWERS := dear,coop,mmrlpp,promptsrc,clip_lora,textrefiner,textrefiner_promptkd,mma,llamp
 FEW_WORLD := world-textures,world-scenes,world-broad
 OWN_WORLD := world-textures,world-emblems,world-broad
@@ -85,10 +85,10 @@ numbers: install ## write every result in README and docs again, from results/
 	$(BIN)/python benchmarks/results_tables.py --write
 
 fewshot: install ## few-shot with 4 and 16 shots on the embedded world, into results/; three seeds on features, one in towers
-	$(BIN)/dear compare --protocol few-shot --shots 4,16 --clip world --data $(FEW_WORLD) --methods $(ON_FEATURES) --seeds 1,2,3 $(TABLE) \
-	  --out results/few-shot
-	$(BIN)/dear compare --protocol few-shot --shots 4,16 --clip world --data $(FEW_WORLD) --methods $(ON_FEATURES),$(IN_TOWERS) --seeds 1 $(TABLE) \
-	  --epochs-of textrefiner_promptkd=4 --set teacher='$(subst teachers,teachers/few-shot,$(TEACHER))' --set lm=results/tiny-lm --out results/few-shot
+	$(BIN)/dear compare --protocol few-shot --shots 4,16 --clip world --data $(FEW_WORLD) --methods $(ON_FEATURES),kgcoop --seeds 1,2,3 $(TABLE) \
+	  --set neighbours=0 --out results/few-shot
+	$(BIN)/dear compare --protocol few-shot --shots 4,16 --clip world --data $(FEW_WORLD) --methods $(ON_FEATURES),kgcoop,$(IN_TOWERS) --seeds 1 $(TABLE) \
+	  --set neighbours=0 --epochs-of textrefiner_promptkd=4 --set teacher='$(subst teachers,teachers/few-shot,$(TEACHER))' --set lm=results/tiny-lm --out results/few-shot
 
 photographs: install ## the same on photographs: CLIP=NAME, DATA=FOLDER with caltech-101, ROLES=MAP
 	$(BIN)/dear compare --clip $(CLIP) --data-root $(DATA) --data caltech101 --roles $(ROLES) --methods $(METHODS) --seeds 1 \

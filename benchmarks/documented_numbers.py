@@ -35,7 +35,9 @@ MINUS = re.compile(rf"-(?=(?:{'|'.join(list_methods())})(?:[,:]|$))")
 """The minus of a difference; other hyphens are part of a variant's name."""
 PLAIN, DEAR = Row("zero_shot", ""), Row("dear", "")
 WORDS = "no one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
+WORDS += " eighteen nineteen twenty twenty-one twenty-two twenty-three twenty-four twenty-five"
 PLACES = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth"
+PLACES += " fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
 
 
 def filled(text: str) -> str:

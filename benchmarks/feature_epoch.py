@@ -32,7 +32,7 @@ from dear.model.load import make_method
 from dear.model.model import Model
 from dear.storage.markdown import table
 
-METHODS = "clip_adapter,tip_adapter,tip_adapter_f,ape,ape_t,mm_adapter,linear_probe,role_gains"
+METHODS = "clip_adapter,tip_adapter,tip_adapter_f,ape,ape_t,mm_adapter,linear_probe,role_gains,taskres,gda,lppp,clap"
 SETTINGS = {"role_gains": {"mask": "all_mixed"}}
 """Random weights have no role map."""
 HELD = 4

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -24,6 +24,7 @@ from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.data.dataset import Dataset
 from dear.data.open import opened
+from dear.data.splits import few_shot
 from dear.engine.feature_sets import held_images
 from dear.engine.job import Job, make_job
 from dear.engine.loop import Metrics
@@ -33,13 +34,16 @@ from dear.model.model import Model
 from dear.storage.markdown import table
 
 AT_ONCE = 64
-LAST, VALIDATION, TEST = "last", "validation", "test"
+LAST, VALIDATION, TEST, AS_MANY = "last", "validation", "test", "as many as shots"
 CONFIG = {"clip_adapter": {"choose_ratio": True}}
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Which images choose the epoch (`LAST`: none do) and the numbers (None: there are none)."""
+    """Which images choose the epoch (`LAST`: none do) and the numbers (None: there are none).
+
+    LP++ makes its steps in `finish`, so that what it chooses there, an epoch, is one of the numbers.
+    """
 
     epoch: str
     numbers: str | None = None
@@ -55,6 +59,8 @@ PUBLISHED = {
     "ape_t": Rule(VALIDATION, VALIDATION),
     "mm_adapter": Rule(VALIDATION),
     "textrefiner": Rule(VALIDATION),
+    "gda": Rule(LAST, VALIDATION),
+    "lppp": Rule(LAST, AS_MANY),
 }
 ON_TEST = {
     "clip_adapter": Rule(LAST, TEST),
@@ -64,6 +70,8 @@ ON_TEST = {
     "ape_t": Rule(TEST, TEST),
     "mm_adapter": Rule(TEST),
     "textrefiner": Rule(TEST),
+    "gda": Rule(LAST, TEST),
+    "lppp": Rule(LAST, TEST),
 }
 
 
@@ -71,11 +79,20 @@ class WatchedJob(Job):
     """A job whose model can be looked at while it is trained."""
 
     def build(self, clip: FrozenClip) -> Model:
-        """The untrained model, cached as `model`."""
-        object.__setattr__(self, "model", super().build(clip))
-        return self.model
+        """The untrained model, cached as `model`; the training images that it ends with are cached as `drawn`."""
+        model = super().build(clip)
+        finish = model.method.finish
+
+        def remember(clip: FrozenClip, draw: Draw, held: Draw | None) -> None:
+            object.__setattr__(self, "drawn", draw)
+            finish(clip, draw, held)
+
+        object.__setattr__(model.method, "finish", remember)
+        object.__setattr__(self, "model", model)
+        return model
 
     model: Model
+    drawn: Draw
 
 
 @torch.no_grad()
@@ -109,14 +126,14 @@ class Epochs:
                 self.best[kind] = (reached, state)
 
 
-def by_rule(model: Model, rule: Rule, epochs: Epochs, images: dict[str, Draw]) -> float:
+def by_rule(job: WatchedJob, rule: Rule, epochs: Epochs, images: dict[str, Draw]) -> float:
     """Test accuracy if epoch and numbers are chosen by a rule."""
-    before = 0.0
+    model, before = job.model, 0.0
     if rule.epoch in epochs.best:
         before, state = epochs.best[rule.epoch]
         model.method.load_state_dict(state)
     if rule.numbers is not None:
-        model.method.finish(model.clip, images[rule.numbers], images[rule.numbers])
+        model.method.finish(model.clip, job.drawn, images[rule.numbers])
     found = accuracy(model, images[TEST])
     return max(found, before) if rule.larger else found
 
@@ -131,6 +148,14 @@ def quantities(model: Model, dataset: Dataset, known: dict[Any, dict[str, Draw]]
     return known[key]
 
 
+def as_many(dataset: Dataset, validation: Draw, shots: int, seed: int) -> Draw:
+    """Validation images, as many of each class as there are shots."""
+    chosen = {item.id for item in few_shot(dataset.val, shots, seed)}
+    rows = [row for row, item in enumerate(dataset.val) if item.id in chosen]
+    image = {name: tensor[rows] for name, tensor in validation.image.items()}
+    return replace(validation, image=image, labels=validation.labels[rows])
+
+
 def measure(
     name: str, clip: FrozenClip, dataset: Dataset, shots: int, seed: int, cache: Path, known: dict[Any, Any]
 ) -> dict[str, Any]:
@@ -138,12 +163,13 @@ def measure(
     how: dict[str, Any] = {"method": name, "config": CONFIG.get(name, {}), "protocol": "few-shot", "cached_views": 10}
     made = make_job(dataset, shots=shots, seed=seed, **how)
     job = WatchedJob(**{field.name: getattr(made, field.name) for field in fields(Job)})
-    found = quantities(job.build(clip), dataset, known)
+    found = dict(quantities(job.build(clip), dataset, known))
+    found[AS_MANY] = as_many(dataset, found[VALIDATION], shots, seed)
     epochs = Epochs(job, found)
     model, _ = run_job(job, clip, cache=cache, workers=0, on_step=epochs)
     rules = {"published": PUBLISHED[name], "test": ON_TEST[name]}
     ours = accuracy(model, found[TEST])
-    others = {what: by_rule(model, rule, epochs, found) for what, rule in rules.items()}
+    others = {what: by_rule(job, rule, epochs, found) for what, rule in rules.items()}
     return {"method": name, "data": dataset.name, "shots": shots, "seed": seed, "ours": ours, **others}
 
 
