@@ -5,7 +5,8 @@ import pytest
 import dear
 from dear.backbone import load
 from dear.backbone.catalogue import known_can
-from dear.errors import BackboneError
+from dear.errors import BackboneError, ConfigError
+from dear.evaluation import cell_run
 from helpers import make_photos
 
 
@@ -33,6 +34,18 @@ def test_weights_are_fetched_if_one_of_the_methods_works(no_weights, tmp_path):
     photos = make_photos(tmp_path / "photos", ["cat", "dog"], 4)
     with pytest.raises(RuntimeError, match="weights were fetched"):
         dear.compare(photos, "RN50-quickgelu", pretrained="openai", methods=["maple", "coop"], out=tmp_path / "grid")
+
+
+def test_a_refusal_in_the_middle_is_the_error_if_nothing_else_was_run(tiny_folders, tmp_path, monkeypatch):
+    def refuse(*inputs, **options):
+        raise ConfigError("the sentences do not fit")
+
+    monkeypatch.setattr(cell_run, "train_model", refuse)
+    photos, name = make_photos(tmp_path / "photos", ["cat", "dog"], 4), f"local-dir:{tiny_folders['plain']}"
+    with pytest.raises(ConfigError, match=r"^the sentences do not fit$"):
+        dear.compare(
+            photos, name, pretrained="random", methods=["zero_shot"], shots=1, seeds=[1], out=tmp_path / "grid"
+        )
 
 
 def test_folders_are_not_known_by_name():

@@ -7,8 +7,9 @@ import torch
 
 import dear
 from dear.data.descriptions import with_descriptions
+from dear.data.prompts import class_list
 from dear.engine.run import run_job
-from dear.errors import ConfigError
+from dear.errors import ClassListError, ConfigError
 from dear.methods.base import Batch
 from dear.methods.tac import cluster_centres, described
 from helpers import build, plain_images
@@ -49,6 +50,13 @@ def test_descriptions_decide_clusters_and_targets(clip):
     first = clip.text.encode(descriptions[CLASSES[0]]).mean(0)
     found = described(clip, with_words.classes)[0]
     assert torch.allclose(found, first / first.norm(), atol=1e-5)
+
+
+def test_long_descriptions_are_cut_and_long_names_are_not(clip):
+    told = class_list(CLASSES, "a photo of a {}.", descriptions={one: ["very long " * 60] for one in CLASSES})
+    assert described(clip, told).isfinite().all()
+    with pytest.raises(ClassListError, match="do not fit"):
+        described(clip, class_list(["very long " * 60], "a photo of a {}."))
 
 
 def test_dropout_is_in_training_only_and_by_name(clip):

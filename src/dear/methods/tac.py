@@ -204,7 +204,7 @@ class TAC(Method[TACConfig]):
 def described(clip: FrozenClip, classes: ClassList) -> Tensor:
     """Plain CLIP's class features (C, E): the normalised mean of raw features over the sentences of a class."""
     sentences = classes.sentences()
-    encoded = clip.text.encode([one for each in sentences for one in each])
+    encoded = clip.text.encode([one for each in sentences for one in each], cut=bool(classes.descriptions))
     parts = torch.split(encoded, [len(each) for each in sentences])
     return unit(torch.stack([part.mean(0) for part in parts]))
 

@@ -84,6 +84,8 @@ def run_comparison(
         refuse=False,
         record_options=record_options,
     )
+    if not found.results and found.reasons:  # refused in the middle, such as a description that does not fit
+        raise ConfigError(next(iter(found.reasons.values())))
     comparison = make_comparison(found.results, found.reasons)
     write_comparison(options.out, comparison)
     return comparison
