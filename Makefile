@@ -15,7 +15,7 @@ OWN_WORLD := world-textures,world-emblems,world-broad
 WORLD := world-blooms,world-things,world-places,world-emblems,world-scenes,world-broad,world-textures
 SHIFTED := world-broad-v2,world-broad-sketch,world-broad-a,world-broad-r
 
-.PHONY: help install browser options test lint types unit slow vectors docs tables masks otherkind numbers fewshot photographs a11y readme quickstart clean onnxweb
+.PHONY: help install browser options test lint types unit slow vectors docs tables masks otherkind language numbers fewshot photographs a11y readme quickstart clean onnxweb
 test: lint types unit docs ## what CI runs: style, types, every test that is not slow, the documentation
 
 help: ## list the targets
@@ -80,6 +80,12 @@ masks: install ## DeAR on the world's shifted sets, and with other masks on the 
 otherkind: install ## DeAR with its roles and without on the world's CLIP of the other kind, into results/
 	$(BIN)/dear compare --clip world-siglip --data $(WORLD) --methods zero_shot,dear --seeds 1,2,3 $(TABLE) --out results/world-siglip
 	$(BIN)/dear compare --clip world-siglip --data $(WORLD) --methods dear --set mask=all_mixed --seeds 1,2,3 $(TABLE) --out results/world-siglip
+
+language: install ## LLaMP with a language model, a random one and none: LM=FOLDER; on photographs too if CLIP and DATA are set, into results/
+	$(BIN)/dear compare --clip world --data $(FEW_WORLD) --methods zero_shot,llamp --set lm=$(LM),results/tiny-lm,none --seeds 1,2,3 $(TABLE) \
+	  --out results/language
+	$(if $(CLIP),$(BIN)/dear compare --clip $(CLIP) --data-root $(DATA) --data caltech101 --methods zero_shot,llamp \
+	  --set lm=$(LM),results/tiny-lm,none --seeds 1 $(TABLE) --out results/language-photographs)
 
 numbers: install ## write every result in README and docs again, from results/
 	$(BIN)/python benchmarks/results_tables.py --write

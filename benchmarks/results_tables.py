@@ -162,6 +162,16 @@ def weights_table(method: str, kinds: tuple[str, ...], digits: int, *, accuracy:
     return table(("data", *kinds, *(("HM plain", "HM gains") if accuracy else ())), lines)
 
 
+def descriptions_table() -> str:
+    """Methods on photographs without and with sentences that a language model wrote about the classes."""
+    without, described, lines = compared("descriptions-none"), compared("descriptions"), []
+    for row in described.rows:
+        found = [shown(made.mean(row, column)) for made in (without, described) for column in HALVES]
+        lines.append((named(row), str(described.summary.seeds(row, None, "hm")), *found))
+    head = (f"{column}{more}" for more in ("", ", described") for column in ("base", "novel", "HM"))
+    return table(("method", "seeds", *head), lines)
+
+
 ATTRIBUTES = ("color", "shape", "texture", "object", "location")
 
 
@@ -176,6 +186,9 @@ TABLES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "own-few-shot": lambda: few_shot_table("own-few-shot"),
         "selection": lambda: selection_table(document("honest-selection")),
         "photographs": lambda: halves_table("photographs", 1, sets=False),
+        "language": lambda: halves_table("language", 1, sets=True),
+        "language-photographs": lambda: halves_table("language-photographs", 1, sets=False),
+        "descriptions": descriptions_table,
         "attribute-search": measured.search_table,
         "proposed-score": measured.proposed_table,
         "photograph-search": measured.photograph_search_table,
