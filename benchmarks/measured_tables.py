@@ -133,26 +133,18 @@ def attribute_table(name: str = "world-score") -> str:
 
 
 def onnx_table() -> str:
-    """Exported files against torch: labels, accuracy, speed and size."""
+    """Exported files against torch: logits, labels, speed and size."""
     lines = []
     for one in document("onnx")["adapters"]:
-        seconds, right = one["seconds_per_image"], one["accuracy"]
+        seconds = one["seconds_per_image"]
         what = f"{one['adapter'].removeprefix('dear on ')}, {one['images']:,} images, {one['classes']} classes"
-        lines.append((what, "torch", "", "", "", f"{100 * right['torch']:.1f}", "1.00", ""))
         for form, size in one["bytes"].items():
-            lines.append((
-                "",
-                form,
-                f"{one['largest_difference_of_a_logit'][form]:.0e}".replace("e-0", "e-").replace("e+00", ""),
-                f"{100 * one['top_1_agreement'][form]:.1f}",
-                f"{100 * one['top_1_agreement_above_margin'][form]:.1f}",
-                f"{100 * right[form]:.1f}",
-                f"{seconds['torch'] / seconds[form]:.2f}",
-                f"{size / 1e6:.1f}",
-            ))  # fmt: skip
-    heads = ("", "file", "largest difference of a logit", "same label, %", "of clear answers, %")
-    heads = (*heads, "right, %", "speed, torch = 1", "MB")
-    return table(heads, lines)
+            apart, same = one["largest_difference_of_a_logit"][form], 100 * one["top_1_agreement"][form]
+            difference = f"{apart:.0e}".replace("e-0", "e-") if apart < 0.01 else f"{apart:.2f}"
+            speed = f"{seconds['torch'] / seconds[form]:.2f}"
+            lines.append((what, form, difference, f"{same:.1f}", speed, f"{size / 1e6:.1f}"))
+            what = ""
+    return table(("", "file", "largest difference of a logit", "same label, %", "speed, torch = 1", "MB"), lines)
 
 
 def service_table() -> str:
