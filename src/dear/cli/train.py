@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dear.cli.commands import single_command
 from dear.cli.console import say
-from dear.cli.results import print_trained
+from dear.cli.results import print_choice, print_trained
 from dear.options.parts import Train
 
 MOST_NAMED = 5
@@ -20,6 +20,8 @@ def train(options: Train) -> None:
     _print_problems(trained.problems, trained.progress.skipped, options.out)
     for one in trained.warnings:
         say(f"warning: {one}")
+    if trained.choice is not None:
+        print_choice(trained.choice)
     print_trained(trained, options.out)
 
 

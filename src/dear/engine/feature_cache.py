@@ -299,20 +299,20 @@ def cached_views(
     workers: int,
     ranks: Ranks,
     progress: Progressed | None = None,
+    names: Sequence[str] | None = None,
 ) -> Read:
     """Read views from disk, after computing those that are missing, each process its share of them.
 
     View v of an image is the same for every seed; a seed decides with which of them an image begins, and each epoch
-    takes the next ones.
+    takes the next ones. The quantities are those that the method reads in training, or `names`.
     """
-    clip, names = model.clip, model.names(training=True)
+    clip, names = model.clip, model.names(training=True) if names is None else names
     own_names = [name for name in names if not name.startswith(PLAIN)]
     plain_names = [name for name in names if name.startswith(PLAIN)]
     wanted = [(index, view) for index in range(len(items)) for view in range(views)]
     keys = {place: f"{row_key(dataset, items[place[0]])} view {place[1]}" for place in wanted}
     transform = replace(clip.preprocess_train, scale=crop)
-    compute = _computer(model, own_names)
-    transform_name = f"training views, crops of {crop[0]:g} to {crop[1]:g}"
+    compute, transform_name = _computer(model, own_names), f"training views, crops of {crop[0]:g} to {crop[1]:g}"
 
     def make_view(index: int, view: int) -> Tensor:
         item = items[index]

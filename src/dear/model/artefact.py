@@ -31,7 +31,7 @@ from dear.errors import (
 )
 from dear.methods.base import Method
 from dear.model.calibration import Calibration
-from dear.model.card import card, is_card
+from dear.model.card import ADDED, added_to, card, is_card
 from dear.storage.documents import Document, Record, as_bytes, read_bytes
 from dear.storage.files import MEGABYTE, as_folder, read_regular, sha256, write_atomic
 
@@ -187,13 +187,23 @@ def save(model: Savable, folder: str | Path, *, overwrite: bool = False) -> Path
             (folder / name).unlink(missing_ok=True)
         for name, data in files.items():
             write_atomic(folder / name, data)
-        if not (folder / CARD).exists() or is_card(read_regular(folder / CARD)):
-            write_atomic(folder / CARD, card(manifest.model_dump(), model.method.facts(), trained).encode())
+        before = read_regular(folder / CARD) if (folder / CARD).exists() else None
+        if before is None or is_card(before):
+            added = added_to((before or b"").decode("utf-8", "replace"))
+            write_atomic(folder / CARD, (card(manifest.model_dump(), model.method.facts(), trained) + added).encode())
     except OSError as error:
         if isinstance(error, DearError):
             raise
         raise ArtefactError(f"The adapter could not be saved in {folder}: {error.strerror or error}.") from error
     return folder
+
+
+def add_to_card(folder: Path, markdown: str) -> None:
+    """Add a section to the card of an adapter, in place of what was added before; any other README is left alone."""
+    text = read_regular(folder / CARD)
+    if is_card(text):
+        bare = text.decode().split(ADDED)[0]
+        write_atomic(folder / CARD, f"{bare}{ADDED}{markdown}".encode())
 
 
 def read_adapter(folder: Path) -> Saved:

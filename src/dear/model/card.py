@@ -21,6 +21,16 @@ UNKNOWN = "unknown"
 """The license where the hub states none; the hub knows this word."""
 
 
+ADDED = "\n<!-- dear: added after training -->\n"
+"""Begins what a workflow has added to a card, which saving the adapter again leaves alone."""
+
+
+def added_to(text: str) -> str:
+    """What was added to a card after it was written, with its mark; "" if nothing was."""
+    place = text.find(ADDED)
+    return "" if place < 0 else text[place:]
+
+
 def is_card(content: bytes) -> bool:
     """Whether a README was written by `card` and may therefore be replaced."""
     return content.startswith(MARK.encode())

@@ -144,6 +144,25 @@ def not_empty(value: Any) -> Any:
     return value
 
 
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def seconds_of(time: str) -> float:
+    """Seconds of a time such as "90s", "5m" or "1.5h"."""
+    number = float(time[:-1]) * _SECONDS[time[-1]]
+    if not 0 < number < float("inf"):
+        raise ValueError("not a time")
+    return number
+
+
+def _is_time(value: str) -> str:
+    try:
+        seconds_of(value)
+    except (ValueError, KeyError, IndexError):
+        raise ValueError("not a time") from None
+    return value
+
+
 def _is_on(value: str) -> str:
     address_of(value)
     return value
@@ -161,6 +180,7 @@ RunFolder = Annotated[Path, BeforeValidator(not_empty), Field(strict=False), Sho
 On = Annotated[
     str, AfterValidator(_is_on), Shown("ray[:ADDRESS]", "ray, or ray and the address of a head node, ray:10.0.0.1:6379")
 ]
+Time = Annotated[str, AfterValidator(_is_time), Shown("TIME", "a time such as 90s, 5m or 1h")]
 Tag = Annotated[str, Field(min_length=1), Shown("TAG", "a tag")]
 MapName = Annotated[str, Field(min_length=1), Shown("MAP", "a role map")]
 DataName = Annotated[str, Field(min_length=1), Shown("DATA", "a folder, a list or a data set's name")]

@@ -11,7 +11,7 @@ class FitOptions(TypedDict, total=False):
     out: str | Path | None
     """Folder of the run."""
     method: str
-    """Adaptation method, see 'dear ls methods'."""
+    """Adaptation method, see 'dear ls methods', or auto, which tries several and takes the best for DATA."""
     set: Mapping[str, Any]
     """Method setting, such as beta=0.8; may be repeated. See 'dear ls settings METHOD'."""
     shots: int
@@ -26,6 +26,14 @@ class FitOptions(TypedDict, total=False):
     """Names of classes whose folders are not words: a folder and a name per line."""
     add_class: str | Sequence[str] | None
     """Folders of images to add to DATA as further classes."""
+    budget: str | None
+    """Time for trying methods and the training, such as 90s, 5m or 1h, with --method auto; by default two minutes and
+    two seconds per photo."""
+    candidates: str | Sequence[str] | None
+    """Methods to try with --method auto, comma-separated; plain CLIP is always tried."""
+    keep_novel: float | None
+    """Weight of classes that are not taught against those that are, with --method auto; 0 ignores them, 1, the default,
+    counts both equally."""
     pretrained: str | None
     """Tag of the backbone's weights, such as openai."""
     data_root: str | Path | None

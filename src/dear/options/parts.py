@@ -38,12 +38,19 @@ from dear.options.fields import (
     Shown,
     Tag,
     Text,
+    Time,
     Variants,
     as_pairs,
 )
 
+AUTO_METHOD = "auto"
+"""As a method: the one that fits the photos best, found by trying several."""
 _OF_THE_MACHINE = {"micro_batch", "class_chunk", "precision"}
 _OF_THE_RECIPE = {"epochs", "batch_size", "lr", "decay", "warmup_epochs"}
+
+
+def _typed(value: Any) -> Any:
+    return ",".join(value) if isinstance(value, tuple) else value
 
 
 class Backbone(Options, title="Source"):
@@ -200,7 +207,7 @@ class RunOptions(Options, title="Options"):
     out: Folder | None = None
     """Folder of the run."""
     method: Name = "dear"
-    """Adaptation method, see 'dear ls methods'."""
+    """Adaptation method, see 'dear ls methods', or auto, which tries several and takes the best for DATA."""
     set: MethodSettings = Field(default={})
     """Method setting, such as beta=0.8; may be repeated. See 'dear ls settings METHOD'."""
     shots: Count = 16
@@ -242,8 +249,30 @@ class GridOptions(Options, title="Options"):
     """Test on training images that were not sampled; test images are not used."""
 
 
-class Fit(Now, Compute, Training, Source, RunOptions):
+class Choosing(Options, title="Choosing a method"):
+    """How `--method auto` chooses."""
+
+    budget: Time | None = None
+    """Time for trying methods and the training, such as 90s, 5m or 1h, with --method auto; by default two minutes and
+    two seconds per photo."""
+    candidates: Names | None = None
+    """Methods to try with --method auto, comma-separated; plain CLIP is always tried."""
+    keep_novel: Rate | None = None
+    """Weight of classes that are not taught against those that are, with --method auto; 0 ignores them, 1, the
+    default, counts both equally."""
+
+
+class Fit(Now, Compute, Training, Source, Choosing, RunOptions):
     """Options of `dear.fit`. Pydantic lists the fields of the last part first, and so does help."""
+
+    @model_validator(mode="after")
+    def _only_auto_chooses(self) -> Self:
+        chosen = {name: getattr(self, name) for name in Choosing.model_fields if getattr(self, name) is not None}
+        if chosen and self.method != AUTO_METHOD:
+            name = next(iter(chosen))
+            only = f"{option(**{name: _typed(chosen[name])})} works with {option(method=AUTO_METHOD)} only"
+            raise ValueError(f"{only}: add that, or leave it out.")
+        return self
 
 
 class Train(Fit, title="Options"):

@@ -71,6 +71,15 @@ class ClassBar:
 
 
 @dataclass(frozen=True)
+class MethodChoice:
+    """How a method was chosen: sentences, a table with its head in the first row, and notes on it."""
+
+    says: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
 class RunPage:
     """The content of a run's page. Empty fields and None are left out."""
 
@@ -81,6 +90,8 @@ class RunPage:
     settings: Mapping[str, str]
     verdict: Sequence[str] = ()
     """The result in sentences."""
+    choice: MethodChoice | None = None
+    """How the method was chosen, if it was not named."""
     corrected: Mapping[str, Sequence[Picture]] = field(default_factory=dict)
     """Strips of test images by title: images that only the adapter, or only plain CLIP, names correctly."""
     corrected_note: str = ""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dear.engine.run_folder import read_metrics, read_run
+from dear.evaluation.choice import read_choice
 from dear.evaluation.test_data import data_of_run
 from dear.model.model import Model
 from dear.options.commands import Report as ReportOptions
@@ -83,6 +84,8 @@ def write_report(
     with using_threads(threads):
         model = model_of(model or folder, device, allow_pickled=allow_pickled)
         halves = evaluate_halves(model, tested, workers=workers)
-        metrics = read_metrics(folder)
-        write_result(page, run_html(run_page(model, tested, description, metrics, halves, workers=workers)))
+        found = run_page(
+            model, tested, description, read_metrics(folder), halves, choice=read_choice(folder), workers=workers
+        )
+        write_result(page, run_html(found))
     return Report(page, score_rows(halves, model, everything=False), verdict_sentences(halves))

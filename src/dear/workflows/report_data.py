@@ -14,6 +14,8 @@ from dear.backbone.clip import short_name
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half, span
 from dear.engine.feature_cache import evaluation_states
+from dear.evaluation.choice import Choice
+from dear.evaluation.choice_words import notes, summary, table
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.results import Scores, harmonic_mean
 from dear.evaluation.test_data import TestData
@@ -21,7 +23,7 @@ from dear.evaluation.verdict import balance_sentence, sentence
 from dear.methods.base import Output
 from dear.model.model import Model
 from dear.reports.render import Picture
-from dear.reports.run_page import Confusion, RunPage, Search
+from dear.reports.run_page import Confusion, MethodChoice, RunPage, Search
 from dear.reports.run_pictures import (
     SHOWN,
     Answers,
@@ -62,6 +64,7 @@ def run_page(
     metrics: Sequence[Mapping[str, Any]],
     halves: Sequence[HalfScores],
     *,
+    choice: Choice | None = None,
     workers: int = 2,
 ) -> RunPage:
     """Collect the content of the page. `description` is the run's, `halves` come from `evaluate_halves`."""
@@ -72,6 +75,7 @@ def run_page(
         title=f"{dataset.name}, adapted",
         subtitle=f"{model.name} on {short_name(model.clip.name)}, {_trained_on(data, description)}",
         verdict=verdict_sentences(halves),
+        choice=None if choice is None else MethodChoice(summary(choice), table(choice), notes(choice)),
         corrected=corrections(answers),
         corrected_note=corrections_note(answers),
         confused=confused(answers),

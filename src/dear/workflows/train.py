@@ -21,14 +21,18 @@ from dear.engine.run import Reading, train_model
 from dear.engine.step_logs import check_log, step_log
 from dear.engine.workspace import Say, Workspace, log
 from dear.errors import ConfigError, DearWarning, did_you_mean
+from dear.evaluation.choice import Choice
+from dear.evaluation.choice_words import section as choice_section
 from dear.methods.registry import get_method
+from dear.model.artefact import add_to_card
 from dear.model.model import Model
 from dear.options.keywords import FitOptions
-from dear.options.parts import Fit, Training
+from dear.options.parts import AUTO_METHOD, Fit, Training
 from dear.options.reading import check, options_of, renamed, write_config
 from dear.progress.display import watched
 from dear.progress.stages import checked
 from dear.storage.locks import check_ours
+from dear.workflows.auto import chosen_method, forget_choice
 from dear.workflows.machine import using_threads
 
 
@@ -42,6 +46,8 @@ class Trained(NamedTuple):
     """Images that could not be read, one sentence each."""
     warnings: tuple[str, ...] = ()
     """What is doubtful about the result, one sentence each."""
+    choice: Choice | None = None
+    """How `--method auto` chose the method; None if it was named."""
 
 
 def fit(
@@ -71,7 +77,8 @@ def fit(
     _check_types(train, on_step, progress)
     values, objects = _fit_values(data, clip, train, dict(options))
     checked_options = check(Fit, values)
-    _check_settings(checked_options.method, checked_options.set)
+    if checked_options.method != AUTO_METHOD:
+        _check_settings(checked_options.method, checked_options.set)
     with watched(progress):
         trained = train_run(
             checked_options,
@@ -106,12 +113,40 @@ def train_run(
         say: called with each message.
         record_options: write OUT/config.yaml, which repeats the run with `dear train --config`.
     """
+    check_log(options.log, options.out)
+    workspace, say = workspace or Workspace(), once(say)  # a choice and a training have notes in common
+    trained = partial(_train_one, data=data, clip=clip, workspace=workspace, on_step=on_step, say=say)
+    if options.method != AUTO_METHOD:
+        found = trained(options, record_options=record_options)
+        if options.out is not None and options.overwrite:
+            forget_choice(options.out)
+        return found
+    with (
+        using_threads(options.threads),
+        chosen_method(options, data=data, clip=clip, workspace=workspace, say=say) as (final, choice),
+    ):
+        found = trained(final, record_options=record_options)._replace(choice=choice)
+        if options.out is not None:
+            add_to_card(options.out, choice_section(choice))
+        return found
+
+
+def _train_one(
+    options: Fit,
+    *,
+    data: Dataset | None,
+    clip: FrozenClip | None,
+    workspace: Workspace,
+    on_step: Callable[[Metrics], None] | None,
+    say: Say,
+    record_options: bool,
+) -> Trained:
+    """Train one method."""
     out = options.out
-    check_log(options.log, out)
     if out is not None:
         check_ours(out, "run", resume=options.resume, overwrite=options.overwrite)
     with using_threads(options.threads):
-        job, model = (workspace or Workspace()).prepare(options, data=data, clip=clip, say=say)
+        job, model = workspace.prepare(options, data=data, clip=clip, say=say)
         record: Callable[[], None] = (
             once(partial(write_config, out, options, clip=model.clip.name, pretrained=model.clip.pretrained))
             if record_options and out is not None

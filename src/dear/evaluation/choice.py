@@ -1,0 +1,111 @@
+"""The document `auto.json`: what `--method auto` tried, every answer to every held-out photo, and what it chose."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from dear.errors import DataError
+from dear.storage.documents import Document, Record
+
+FILE = "auto.json"
+PLAIN = "zero_shot"
+State = Literal["tried", "behind", "not tried", "failed"]
+"""Of a candidate: all trials were made; stopped after the first, because it was clearly behind; it did not fit into the
+budget; or a trial failed."""
+_NUMBERS = re.compile(r"\[\n\s*(-?\d+(?:,\n\s*-?\d+)*)\n\s*\]")
+"""A list of numbers over several lines; inside a JSON string there is no line break."""
+
+
+class TrialRecord(Record):
+    """One split of the photos: which were held out, and among which classes they were classified."""
+
+    name: str
+    kind: Literal["learned", "novel"]
+    """Held-out photos of classes that were taught, or photos of classes that were left out."""
+    images: list[int]
+    """The photos that were classified, by their place in `Choice.images`."""
+    classes: list[int]
+    """The classes they were classified among, by their place in `Choice.classes`."""
+
+
+class CandidateRecord(Record):
+    """A method: how it was configured, how far it came, and its answers."""
+
+    method: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings that are not the method's defaults."""
+    state: State
+    why: str = ""
+    """Why it has no place in the ranking."""
+    names_novel: bool = True
+    """Whether it can name classes that it was not taught; otherwise plain CLIP answers for it."""
+    bytes: int = 0
+    """Size of what it learned."""
+    answers: dict[str, list[int]] = Field(default_factory=dict)
+    """By trial: the class of each photo, in the order of `TrialRecord.images`; -1 if a photo cannot be read."""
+
+
+class Seconds(Record):
+    """What was measured with a clock: it differs from run to run, and everything else in the document does not."""
+
+    training: dict[str, float] = Field(default_factory=dict)
+    """Seconds of one training and test by method, without encoding photos."""
+    estimated: dict[str, float] = Field(default_factory=dict)
+    """Seconds that the trials of a method would have taken that was not tried."""
+    budget: float = 0.0
+    search: float = 0.0
+    """Seconds of the whole search, in all processes that worked on it."""
+
+
+class Choice(Document):
+    """A search for the best method, complete enough to compute its ranking again."""
+
+    format = "dear-auto"
+    version = 1
+    noun = "record of a choice"
+    error = DataError
+
+    data: str
+    mark: str
+    """Changes with everything that decides the answers."""
+    seed: int
+    shots: int
+    """Training photos per class, at most."""
+    fold_shots: int
+    """Of these, the photos that were trained on while others were held out."""
+    keep_novel: float = Field(ge=0)
+    """Weight of left-out classes against learned ones."""
+    classes: list[str]
+    images: list[str]
+    """Every training photo."""
+    labels: list[int]
+    """The class of each, by its place in `classes`."""
+    trials: list[TrialRecord]
+    candidates: list[CandidateRecord]
+    """In the order of their cost, the cheapest first."""
+    curve: dict[str, dict[str, list[int]]] = Field(default_factory=dict)
+    """Answers of the chosen method after training with fewer photos: by photos per class, then by trial."""
+    chosen: str
+    interrupted: bool = False
+    """Whether the search was stopped by Ctrl-C."""
+    seconds: Seconds
+
+    @classmethod
+    def encode(cls, entries: Mapping[str, Any]) -> str:
+        """JSON text with lists of numbers in one line."""
+        return _NUMBERS.sub(lambda found: f"[{' '.join(found.group(1).split())}]", super().encode(entries))
+
+    def candidate(self, method: str) -> CandidateRecord:
+        """A candidate by name."""
+        return next(one for one in self.candidates if one.method == method)
+
+
+def read_choice(folder: Path) -> Choice | None:
+    """How the method of a run was chosen; None if it was named by a person."""
+    path = folder / FILE
+    return Choice.read(path) if path.is_file() else None
