@@ -56,9 +56,10 @@ options: install ## write the types of keywords in src/dear/options/keywords.py 
 docs: install ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
-a11y: install ## check every kind of page with axe-core in chromium (fetched by npm into build/); SHOTS=DIR keeps pictures
+a11y: install ## check every kind of page, and the app, with axe-core in chromium (fetched by npm into build/); SHOTS=DIR keeps pictures
 	npm install --silent --no-save --no-package-lock --prefix build/a11y axe-core@4
 	$(BIN)/python tests/a11y.py build/a11y/node_modules/axe-core/axe.min.js "$(SHOTS)"
+	$(BIN)/python tests/app_a11y.py build/a11y/node_modules/axe-core/axe.min.js
 
 onnxweb: install ## check the example page of an ONNX export in chromium (onnxruntime-web is fetched by npm into build/)
 	npm install --silent --no-save --no-package-lock --prefix build/onnxweb onnxruntime-web@1

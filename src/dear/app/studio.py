@@ -86,8 +86,9 @@ class Studio:
     def view(self, session: Session, names: Sequence[str] | None = None) -> Model:
         """The session's model for a class list, by default its own; a view with cached text features."""
         model = session.taught or self.model
+        if names is None and model.classes is None:
+            raise ClassListError("Type the classes that your photos could show, such as: cat, dog, bird.")
         if names is None or (model.classes and model.classes.names == tuple(names)):
-            model.required_classes()
             return model
         key = model, tuple(names)
         with self._lock:

@@ -244,7 +244,7 @@ def teach_tab(wiring: Wiring) -> None:
                 list(studio.class_names),
                 value=None,
                 allow_custom_value=True,
-                label="Show",
+                label="They show",
                 info="Choose a class, or type a new one.",
                 elem_id="dear-label",
             )

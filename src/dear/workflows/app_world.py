@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from PIL import Image
@@ -18,13 +19,13 @@ from dear.workflows.calibrate import calibrate_run
 from dear.workflows.index import index_images
 from dear.workflows.quickstart import run_quickstart
 from dear.workflows.report import PAGE
-from dear.world.datasets import World, load_world_dataset
+from dear.world.datasets import WorldItem, load_world_dataset
 
 WORLD_NOTE = (
-    "This small CLIP was trained on drawings only, to try everything within a minute: it knows nothing of photographs. "
-    "For photos of your own, open a run of yours (dear app RUN) or a large CLIP (dear app --clip NAME)."
+    "A small CLIP that knows drawings only, to try everything out. For photos, open a run of yours (dear app RUN) or a "
+    "CLIP for photographs (dear app --clip NAME)."
 )
-SETS, EACH = ("world-things", "world-textures", "world-scenes"), 2
+SETS, EACH = ("world-things", "world-textures", "world-scenes"), 3
 """Data sets whose drawings are searched, and drawings per class."""
 SIDE = 160
 """Pixels of a drawing to search, which has 64 itself."""
@@ -41,16 +42,15 @@ def world_run(say: Say) -> Path:
 
 
 def world_index(clip: FrozenClip, say: Say) -> Path:
-    """An index of drawings in the user's cache."""
+    """An index of drawings in the user's cache; their names say what they show, so that a person can judge a search."""
     photos, index = _home() / "drawings", _home() / "index"
     if not (index / INDEX).exists():
         say("indexing drawings to search …")
         photos.mkdir(parents=True, exist_ok=True)
-        for name in SETS:
-            world = load_world_dataset(name)
-            for label in range(len(world.class_names)):
-                for number in range(EACH):
-                    _save(world, label, number, photos)
+        for number, item in enumerate(_drawings()):
+            drawing = Image.fromarray(item.render()).resize((SIDE, SIDE), Image.Resampling.NEAREST)
+            words = f"{item.scene.color} {item.scene.texture} {item.scene.shape} {number}"
+            drawing.save(photos / f"{words.replace(' ', '-')}.png")
         index_images(photos, index, clip=clip)
     return index
 
@@ -62,7 +62,7 @@ def _home() -> Path:
     return home / APP
 
 
-def _save(world: World, label: int, number: int, folder: Path) -> None:
-    item = world.item("test", label, number)
-    drawing = Image.fromarray(item.render()).resize((SIDE, SIDE), Image.Resampling.NEAREST)
-    drawing.save(folder / f"{item.name.replace(' ', '-')}-{world.declaration.name.removeprefix('world-')}-{number}.png")
+def _drawings() -> Iterator[WorldItem]:
+    for world in map(load_world_dataset, SETS):
+        for label in range(len(world.class_names)):
+            yield from (world.item("test", label, number) for number in range(EACH))

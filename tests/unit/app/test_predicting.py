@@ -21,7 +21,7 @@ from dear.app.studio import (
     opened,
     typed_classes,
 )
-from dear.errors import ClassListError, DearError, ImageError, InputError
+from dear.errors import ClassListError, ImageError, InputError
 from dear.model.calibration import Calibration
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -157,7 +157,7 @@ def test_a_drop_has_limits(photos):
 def test_a_plain_clip_asks_for_classes(clip, photos):
     plain = Studio(model=dear.Model(clip, dear.get_method("zero_shot")(clip, dear.get_method("zero_shot").Config())))
     assert plain.class_names == ()
-    with pytest.raises(DearError):
+    with pytest.raises(ClassListError, match="Type the classes"):
         predict_photos(plain, Session(), photos, None)
     assert set(predict_photos(plain, Session(), photos, "cat, dog").labels) <= {"cat", "dog"}
 
