@@ -13,8 +13,9 @@ import dear.paper.measures as measures
 from dear.engine.settings import TrainSettings
 from dear.engine.workspace import Workspace
 from dear.errors import ConfigError, DearWarning, OverwriteError, RoleMapError
+from dear.evaluation.shared_model import GRIDS
 from dear.paper.run import make_paper
-from dear.paper.survey import GRIDS, Order, describe_plan, survey
+from dear.paper.survey import Order, describe_plan, survey
 from helpers import varied_roles
 from papers import tiny_eurosat, tiny_imagenet
 

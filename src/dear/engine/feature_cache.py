@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -37,6 +38,8 @@ BATCH = 64
 """Images that pass through the frozen layers at once."""
 BLOCK = 2 * BATCH
 """Test images that a process encodes before it looks again for those that other processes have encoded."""
+OPENED = 8
+"""Images that are open at once while their views are made."""
 SEGMENT_BYTES = 64 * MEGABYTE
 """Size of computed rows in memory at which they are written as one segment; a killed process loses no more."""
 EVALUATION = "evaluation"
@@ -83,6 +86,12 @@ class Stores:
     def __contains__(self, key: str) -> bool:
         """Whether every quantity of a key is stored."""
         return all(key in store for store in self._stores.values())
+
+    def only(self, names: Sequence[str]) -> Stores:
+        """The stores of some of the quantities."""
+        found = copy(self)
+        found._stores = {name: self._stores[name] for name in names}
+        return found
 
     def look_again(self) -> None:
         """Note the rows that other processes have added."""
@@ -135,10 +144,12 @@ def evaluation_states(
     problems: dict[int, str],
     progress: Progressed | None = None,
     names: Sequence[str] | None = None,
+    also: Sequence[str] = (),
 ) -> Iterator[StateBatch]:
     """Quantities of images without augmentation, in order; problems with unreadable images go to `problems` by index.
 
-    They are those that the method reads of test images, or `names`.
+    They are those that the method reads of test images, or `names`. Quantities in `also` are computed and cached in the
+    same pass, for methods that read them later.
     """
     what = READING if names is not None else TESTING
     names = model.names() if names is None else names
@@ -147,12 +158,14 @@ def evaluation_states(
         return
     keys = [row_key(dataset, item) for item in items]
     preprocess = model.clip.preprocess_eval
-    compute = _computer(model, names)
+    both = tuple(dict.fromkeys((*names, *also)))
+    compute, compute_own = _computer(model, both), _computer(model, names)
 
     def recompute(item: Item) -> States:
-        return compute(preprocess(dataset.open(item.id))[None])
+        return compute_own(preprocess(dataset.open(item.id))[None])
 
-    stores = Stores(cache, model, names, EVALUATION)
+    every = Stores(cache, model, both, EVALUATION)
+    stores = every.only(names)
     chosen = [index for index, key in enumerate(keys) if key not in stores]
     with stage(what, len(chosen)) as advance:
         done = 0
@@ -161,7 +174,7 @@ def evaluation_states(
             left = [index for index in block if keys[index] not in stores]
             listed = dataset.images([items[index] for index in left])
             count = partial(_count, done, advance, progress)
-            found = _fill(stores, listed, preprocess, compute, [keys[i] for i in left], workers, what, advance=count)
+            found = _fill(every, listed, preprocess, compute, [keys[i] for i in left], workers, what, advance=count)
             problems |= {left[index]: problem for index, problem in found.items()}
             done += len(block)
             _count(done, advance, progress, 0)
@@ -314,12 +327,11 @@ def cached_views(
     transform = replace(clip.preprocess_train, scale=crop)
     compute, transform_name = _computer(model, own_names), f"training views, crops of {crop[0]:g} to {crop[1]:g}"
 
+    opened = lru_cache(maxsize=OPENED)(dataset.open)  # the views of an image are made one after another
+
     def make_view(index: int, view: int) -> Tensor:
         item = items[index]
-        return transform(dataset.open(item.id), random.Random(letters(f"cached view {view} {item.id}")))
-
-    def recompute(place: tuple[int, int]) -> States:
-        return compute(make_view(*place)[None])
+        return transform(opened(item.id), random.Random(letters(f"cached view {view} {item.id}")))
 
     stores = Stores(cache, model, own_names, transform_name)
     own = [place for place in wanted[ranks.rank :: ranks.world] if keys[place] not in stores]
@@ -336,7 +348,7 @@ def cached_views(
         first = random.Random(letters(f"first view {seed} {items[index].id}")).randrange(views)
         places = [(index, (first + epoch * per_step + number) % views) for number in range(per_step)]
         with lock:  # what is damaged or could not be read is tried again
-            rows = [stores.fetch(keys[place], partial(recompute, place)) for place in places]
+            rows = [stores.fetch(keys[at], lambda at=at: compute(make_view(*at)[None])) for at in places]  # type: ignore[misc]
             found: dict[str, Tensor] = {name: torch.cat([row[name] for row in rows]) for name in own_names}
             if plain is not None:
                 item = items[index]

@@ -25,14 +25,16 @@ from dear.evaluation.cells import Cell, fit_options
 from dear.evaluation.evaluate import Evaluation, evaluate_items
 from dear.evaluation.memory import watch_peak
 from dear.evaluation.results import Backbone, CellResult, TrainingRecord
+from dear.evaluation.shared_model import CELLS as CELLS
+from dear.evaluation.shared_model import RUNS as RUNS
+from dear.evaluation.shared_model import shared_model
 from dear.evaluation.test_data import items_to_test
 from dear.model.artefact import TENSORS
 from dear.model.model import Model
+from dear.options.fields import IfExists
 from dear.options.parts import Bench
 from dear.roles.rolemap import MapRecord
 from dear.storage.files import sha256, shown, write_atomic
-
-CELLS, RUNS = "cells", "runs"
 
 
 class Tested(NamedTuple):
@@ -52,18 +54,13 @@ def run_cell(
     if (done := _done(path, mark)) is not None:
         return _renamed(done, *prepared)
     start, peak = time.monotonic(), watch_peak(local_device(options.device))
-    (job, model), folder = prepared, options.out / RUNS / cell.slug
+    job, folder = prepared.job, options.out / RUNS / cell.slug
     with encoding_clock() as encoding, step_log(options.log, folder, on_step) as each_step:
-        progress = train_model(
-            job,
-            model,
-            folder,
-            if_exists="resume" if _was_begun(folder, fingerprint(trained)) else "overwrite",
-            reading=Reading(options.workers, options.cache_folder(options.out)),
-            on_step=each_step,
-        )
+        made = _trained(prepared, fingerprint(trained), folder, options, each_step)
+        begun = time.monotonic() - encoding()
+        model, training_seconds = made.model, begun - start if made.seconds is None else made.seconds
         tests = [_test(model, cell, test, options, workspace) for test in cell.tests]
-    adapter, clip = folder / TENSORS, model.clip
+    adapter, clip, memory = folder / TENSORS, model.clip, peak()
     result = CellResult(
         protocol=cell.protocol,
         method=cell.method,
@@ -73,7 +70,7 @@ def run_cell(
         shots=cell.shots,
         tested_on="validation" if options.validation else "test",
         recipe=options.recipe,
-        epochs=job.resolved.epochs if progress.step else None,
+        epochs=job.resolved.epochs if made.steps else None,
         training_images=job.images_per_class,
         shots_file="" if options.shots_file is None else shown(options.shots_file.name),
         cached_views=job.cached_views,
@@ -81,13 +78,15 @@ def run_cell(
         readouts=dict(model.method.readouts),  # type: ignore[arg-type]
         scores=tuple(found.scores for found in tests),
         weights=tests[0].weights,
-        parameters=sum(parameter.numel() for parameter in model.trainable().values()),
-        peak_memory_mb=None if (memory := peak()) is None else round(memory, 1),
+        parameters=made.parameters,
+        peak_memory_mb=None if memory is None else round(max(memory, made.memory), 1),
         artefact_bytes=adapter.stat().st_size,
-        seconds=round(time.monotonic() - start - encoding(), 2),
+        seconds=round(training_seconds + time.monotonic() - encoding() - begun, 2),
         encoding_seconds=round(encoding(), 2),
-        steps=progress.step,
-        skipped=progress.skipped,
+        training_seconds=round(training_seconds, 2),
+        shared=made.seconds is not None,
+        steps=made.steps,
+        skipped=made.skipped,
         adapter_sha256=sha256(adapter.read_bytes()) if model.method.state_dict() else None,
         threads=torch.get_num_threads(),
         versions=versions(),
@@ -101,6 +100,37 @@ def run_cell(
     write_atomic(path, result.to_json().encode())
     (folder / CHECKPOINT).unlink(missing_ok=True)
     return result
+
+
+class _Trained(NamedTuple):
+    """A trained model, and what is known of its training."""
+
+    model: Model
+    steps: int
+    skipped: int
+    parameters: int
+    seconds: float | None = None
+    """Seconds that another grid of the same paper spent on it; None if it was trained now."""
+    memory: float = 0.0
+    """Peak memory there in MB."""
+
+
+def _trained(
+    prepared: Prepared, mark: str, folder: Path, options: Bench, on_step: Callable[[Metrics], None] | None
+) -> _Trained:
+    """Train a cell's model in its folder, unless another grid of the same paper has trained the same one."""
+    job, model = prepared
+    begun = _was_begun(folder, mark)
+    shared = None if begun else shared_model(options.out, folder.name, mark, model.clip)
+    if shared is not None:
+        one = shared.result
+        counts = one.steps, one.skipped, one.parameters or 0
+        return _Trained(shared.model, *counts, one.training_seconds, one.peak_memory_mb or 0.0)
+    reading = Reading(options.workers, options.cache_folder(options.out))
+    how: IfExists = "resume" if begun else "overwrite"
+    progress = train_model(job, model, folder, if_exists=how, reading=reading, on_step=on_step)
+    parameters = sum(parameter.numel() for parameter in model.trainable().values())
+    return _Trained(model, progress.step, progress.skipped, parameters)
 
 
 def done_before(cell: Cell, options: Bench, workspace: Workspace) -> CellResult | None:
@@ -175,7 +205,7 @@ def _test(model: Model, cell: Cell, test: tuple[str, Half], options: Bench, work
     labels = labels_of(dataset, half)
     view = model.for_classes(dataset.classes(dataset.names_in(labels)))
     cache = options.cache_folder(options.out)
-    return evaluate_items(view, dataset, items, half=half, cache=cache, workers=options.workers)
+    return evaluate_items(view, dataset, items, half=half, cache=cache, workers=options.workers, also=cell.also)
 
 
 def _done(path: Path, mark: str) -> CellResult | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ class Cell:
     tests: tuple[tuple[str, Half], ...]
     variant: str = ""
     """What sets this cell apart from the method as it is, "" if nothing does."""
+    also: tuple[str, ...] = field(default=(), compare=False)
+    """Frozen quantities of test images that other cells of the grid read: they are cached in the same pass."""
 
     @property
     def slug(self) -> str:

@@ -86,10 +86,12 @@ def evaluate_items(
     beside_plain: bool = False,
     progress: Callable[[int], None] | None = None,
     features: dict[int, Tensor] | None = None,
+    also: Sequence[str] = (),
 ) -> Evaluation:
     """Score a model on items whose labels are indices of its classes; with `beside_plain`, score plain CLIP too.
 
     With `beside_plain`, a dictionary passed as `features` is filled with plain CLIP's image features by item index.
+    `also` names quantities that are cached in the same pass, for methods that read them later.
     """
     if not items:
         raise DataError(f"{dataset.name} has no images to test on.")
@@ -102,9 +104,8 @@ def evaluate_items(
     calibration, calibrated = model.calibrated(), torch.zeros(len(items))
     problems: dict[int, str] = {}
     weights: dict[str, float] = {}
-    batches = evaluation_states(
-        model, dataset, items, cache=cache, batch_size=batch_size, workers=workers, problems=problems, progress=progress
-    )
+    read = partial(evaluation_states, model, dataset, items, cache=cache, also=also)
+    batches = read(batch_size=batch_size, workers=workers, problems=problems, progress=progress)
     for one in batches:
         out, indices = model(given=one.states), list(one.indices)
         confidence[indices] = out.logits.softmax(dim=1).max(dim=1).values.float().cpu()

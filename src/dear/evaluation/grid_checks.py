@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dear.data.descriptions import with_descriptions
@@ -97,11 +98,13 @@ def check_methods(
     for cell in cells:
         first.setdefault(_built_as(cell), cell)
     reasons: dict[Any, str] = {}
+    read: dict[Any, tuple[str, ...]] = {}
     for key, cell in first.items():
         try:
             wanted = fit_options(cell, options)
             prepared = workspace.prepare(wanted, protocol=cell.protocol, validate=options.validation)
             _try_classes(cell, prepared.model, options, workspace)
+            read[key] = prepared.model.names()
         except REFUSALS as error:
             if refused is None or len(reasons) == len(first) - 1:
                 raise
@@ -109,7 +112,14 @@ def check_methods(
     refusals = {cell: reasons[_built_as(cell)] for cell in cells if _built_as(cell) in reasons}
     if refused is not None:
         refused |= refusals
-    return [cell for cell in cells if cell not in refusals]
+    left = [cell for cell in cells if cell not in refusals]
+    also = {key: _of_clip(name for other, names in read.items() if other != key for name in names) for key in read}
+    return [replace(cell, also=also[_built_as(cell)]) for cell in left]
+
+
+def _of_clip(names: Iterable[str]) -> tuple[str, ...]:
+    """The names that every model can compute: those without a companion or another prefix."""
+    return tuple(dict.fromkeys(name for name in names if ":" not in name))
 
 
 def _built_as(cell: Cell) -> tuple[Any, ...]:

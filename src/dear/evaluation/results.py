@@ -138,6 +138,10 @@ class CellResult(Document):
     encoding_seconds: float | None = Field(default=None, ge=0)
     """Time to read images and to encode them for the cache that all cells share, which is not part of `seconds`. None
     in cells of earlier versions, whose `seconds` include it."""
+    training_seconds: float | None = Field(default=None, ge=0)
+    """The part of `seconds` that is the training, wherever it was done. None in cells of earlier versions."""
+    shared: bool = False
+    """Whether another grid of the same paper has trained the model."""
     steps: int = Field(ge=0)
     skipped: int = Field(ge=0)
     parameters: int | None = Field(default=None, ge=0)

@@ -18,6 +18,7 @@ from dear.evaluation.cells import Cell
 from dear.evaluation.eta import RemainingTime
 from dear.evaluation.grid import OLD, run_grid
 from dear.evaluation.results import CellResult, Protocol
+from dear.evaluation.shared_model import GRIDS
 from dear.evaluation.tables import to_csv, to_markdown
 from dear.methods.dear.roles import roles_for
 from dear.model.load import load
@@ -29,7 +30,7 @@ from dear.paper.plan import (
     cells_by_protocol,
     identity,
 )
-from dear.paper.survey import GRIDS, MEASURES, Order, Survey, missing_sets, survey
+from dear.paper.survey import MEASURES, Order, Survey, missing_sets, survey
 from dear.progress.stages import duration, stage
 from dear.roles.rolemap import LAST_LAYERS, RoleMap
 from dear.storage.files import write_atomic

@@ -15,6 +15,7 @@ from dear.errors import ConfigError, DataError, DearError, RoleMapError, option
 from dear.evaluation.cell_run import CELLS
 from dear.evaluation.cells import Cell
 from dear.evaluation.results import CellResult, Protocol
+from dear.evaluation.shared_model import GRIDS
 from dear.methods.recipe import Case, resolve
 from dear.methods.registry import get_method
 from dear.options.parts import Bench, Training
@@ -39,7 +40,7 @@ from dear.roles.known import AUTO
 from dear.roles.rolemap import RoleMap, shipped_maps
 from dear.world.catalog import DATASETS
 
-GRIDS, MEASURES = "grids", "measures"
+MEASURES = "measures"
 
 
 GUESSED = {"mini": 0.16, "full": 0.25}
