@@ -22,7 +22,7 @@ from dear.backbone.load import load_clip
 from dear.engine.feed import StepImages
 from dear.engine.gradients import Share, share_of_step
 from dear.evaluation.memory import watch_peak
-from dear.model.class_chunk import class_chunk
+from dear.model.class_chunk import LEARNED, class_chunk, step_bytes
 from dear.model.load import DeAR
 from dear.model.model import Model
 
@@ -51,6 +51,13 @@ def gradients(model: Model, batch: int, classes: int) -> Share:
     return share_of_step(model, step, seed=1, step=1, micro_batch=None, precision="fp32", scaler=scaler)
 
 
+def prompt_bytes(model: Model) -> int:
+    """The estimate of a step's memory per class, as `class_chunk` makes it."""
+    text = model.clip.text
+    longest = text.tokenize(model.required_classes().prompts()).ids_CT.shape[1]
+    return step_bytes(model.clip, min(text.context, longest + LEARNED))
+
+
 def measure(given: argparse.Namespace, classes: int) -> dict[str, Any]:
     """One step in this process."""
     torch.set_num_threads(given.threads)
@@ -72,7 +79,11 @@ def measure(given: argparse.Namespace, classes: int) -> dict[str, Any]:
         "step_seconds": time.perf_counter() - wall,
     }
     if chunk and classes <= given.compare:
-        whole = gradients(model.for_classes(model.required_classes(), chunk=classes), given.batch, classes)
+        model, peak = model.for_classes(model.required_classes(), chunk=classes), watch_peak("cpu")
+        begun = time.process_time()
+        whole = gradients(model, given.batch, classes)
+        found |= {"whole_peak_mb": peak(), "whole_step_cpu_seconds": time.process_time() - begun}
+        found["estimate_mb"] = classes * prompt_bytes(model) / 1e6
         theirs = whole.grads["total"]
         found["gradient_error"] = max(
             float((share.grads["total"][name] - one).abs().max() / one.abs().max()) for name, one in theirs.items()

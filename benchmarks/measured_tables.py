@@ -167,3 +167,35 @@ def hostile_table() -> str:
     rows = document("service")["hostile"]
     lines = [(one["upload"], str(one["status"]), one["answer"], "yes" if one["alive"] else "no") for one in rows]
     return table(("upload", "status", "answer", "still answers others"), lines)
+
+
+def search_size_table() -> str:
+    """Queries in a million vectors: CPU milliseconds and recall of the exact store and of faiss."""
+    found = document("search-lists")["clustered"]
+    exact = (f"{found['exact store'][one]:.0f}" for one in ("photo ms", "text ms"))
+    lines = [("exact store", "", *exact, "1.000", "1.000")]
+    for name in ("faiss one list", "faiss lists"):
+        one = found[name]
+        searched = f"{one['searched']:,} of {one['lists']:,}"
+        milliseconds = (f"{one[key]:.0f}" for key in ("photo ms", "text ms"))
+        lines.append((name, searched, *milliseconds, *(f"{one[key]:.3f}" for key in ("photo recall", "text recall"))))
+    heads = ("", "lists searched", "photo, CPU ms", "text, CPU ms", "photo, recall@10", "text, recall@10")
+    return table(heads, lines)
+
+
+def class_scale_table() -> str:
+    """A training step with many classes in chunks: memory, time and error of the gradients."""
+    rows = document("class-scale")["rows"]
+    lines = []
+    for one in rows:
+        error = one.get("gradient_error")
+        lines.append((
+            f"{one['classes']:,}",
+            str(one["chunk"]),
+            f"{one['peak_mb']:,.0f}",
+            f"{one['peak_mb'] / rows[0]['peak_mb']:.2f}",
+            f"{one['step_cpu_seconds']:.1f}",
+            "" if error is None else f"{error:.0e}".replace("e-0", "e-"),
+        ))  # fmt: skip
+    heads = ("classes", "at once", "peak MB", "÷ first", "CPU s per step", "largest relative error of a gradient")
+    return table(heads, lines)

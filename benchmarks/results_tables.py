@@ -196,6 +196,8 @@ TABLES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "fusion-weights": lambda: weights_table("dear", ("cls", *ATTRIBUTES), 3, accuracy=False),
         "gains": lambda: weights_table("role_gains", (*ATTRIBUTES, "mixed", "rest"), 2, accuracy=True),
         "method-step": measured.method_step_table,
+        "search-size": measured.search_size_table,
+        "class-scale": measured.class_scale_table,
     },
     DOCS / "explanation" / "roles.md": {
         "table-2": measured.agreement_table,

@@ -56,10 +56,10 @@ def grow(folder: Path, rows: int, parts: int, embed: int) -> tuple[list[float], 
     return seconds, busy
 
 
-def resident() -> float:
-    """Megabytes that this process holds, pages of mapped files included."""
+def resident(what: str = "VmRSS") -> float:
+    """Megabytes of memory that this process has, pages of mapped files included; "VmHWM" for the most it ever had."""
     status = Path("/proc/self/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(what)) / 1024
 
 
 def one_query(folder: Path) -> dict[str, float]:
