@@ -22,6 +22,7 @@ from needs import needs
 pytestmark = pytest.mark.xdist_group("app")
 WIDTHS = (1280, 390)
 QUIET = ("--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync")
+CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 EVIL = "<img src=x onerror=alert(1)>"
 
 
@@ -42,7 +43,7 @@ def browser():
 
     with sync_playwright() as play:
         found = play.chromium.launch(
-            executable_path=needs("chromium", "chromium-browser", "google-chrome"), args=list(QUIET)
+            executable_path=needs("chromium", "chromium-browser", "google-chrome"), args=[*QUIET, *CAMERA]
         )
         yield found
         found.close()
@@ -108,6 +109,15 @@ def test_a_photo_gets_its_answer(browser, model, roles, tmp_path):
         page.click("#dear-why")
         frame = page.wait_for_selector("#dear-reasons iframe").content_frame()
         assert "Why" in frame.inner_text("h1")
+
+
+@pytest.mark.slow
+def test_a_camera_shot_gets_an_answer(browser, model, roles):
+    with served(Studio(model=model, roles=roles)) as address, visited(browser, address) as page:
+        page.get_by_text("Use the camera").click()
+        page.get_by_text("Click to Access Webcam").click()
+        page.click("#dear-camera button[aria-label='capture photo']")
+        assert answers(page)[0] in model.required_classes().names
 
 
 # What follows trains the quickstart's adapter first.
