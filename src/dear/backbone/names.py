@@ -179,3 +179,9 @@ def _check_activation(name: str, pretrained: str, config: Mapping[str, Any], tra
         f"{name} with {pretrained!r} weights would silently lose accuracy, because they were trained "
         f"{'with' if trained_with else 'without'} QuickGELU{source}: use {use}."
     )
+
+
+def lasting_name(name: str) -> str:
+    """A backbone's name that means the same from any folder."""
+    kind, colon, path = name.partition(":")
+    return f"{kind}:{Path(path).resolve()}" if colon and kind == "local-dir" else name

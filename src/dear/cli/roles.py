@@ -32,6 +32,7 @@ def discover(options: DiscoverRoles) -> None:
         data_root=options.data_root,
         device=options.device,
         threads=options.threads,
+        on=options.on,
         resume=options.resume,
         overwrite=options.overwrite,
     )

@@ -34,6 +34,7 @@ def index(options: IndexImages) -> None:
         device=options.device,
         threads=options.threads,
         allow_pickled=options.allow_pickled,
+        on=options.on,
         overwrite=options.overwrite,
     )
     for problem in found.problems:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -48,11 +49,14 @@ def connected(on: str) -> Iterator[Any]:
     block. `ray:auto` is one that was started on this machine, and `ray:HOST:PORT` the one with this head node; this
     machine has to be one of its nodes. A connection that exists already is used and stays open.
     """
+    address = address_of(on) or os.environ.get("RAY_ADDRESS")
+    if address is None and "RAY_AUTH_MODE" not in os.environ and RAY not in sys.modules:  # Ray reads it when imported
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # for nobody else here
     ray = _imported()
     if ray.is_initialized():
         yield ray
         return
-    _connect(ray, on, address_of(on) or os.environ.get("RAY_ADDRESS"))
+    _connect(ray, on, address)
     try:
         yield ray
     finally:
@@ -63,6 +67,7 @@ def _imported() -> Any:
     """Ray, which never reports its use and prints errors only."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # those of Ray's own actors; ours are results
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")  # work that asks for no GPU sees none
     try:
         import ray
@@ -74,8 +79,6 @@ def _imported() -> Any:
 def _connect(ray: Any, on: str, address: str | None) -> None:
     quiet = {"logging_level": "ERROR", "log_to_driver": False}
     if address is None:
-        if "RAY_AUTH_MODE" not in os.environ:  # nobody else on this machine can use it
-            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
         return
     if address != AUTO and not answers(address):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -78,9 +78,11 @@ class ImageList:
 
     def spread(self, count: int) -> ImageList:
         """At most `count` of the images, evenly spread over the list."""
-        if count >= len(self):
-            return self
-        chosen, content = [index * len(self) // count for index in range(count)], self.content
+        return self if count >= len(self) else self.chosen([index * len(self) // count for index in range(count)])
+
+    def chosen(self, chosen: Sequence[int]) -> ImageList:
+        """Some of the images, by their places in the list."""
+        content = self.content
         return ImageList(
             tuple(self.names[i] for i in chosen),
             lambda index: self.open(chosen[index]),

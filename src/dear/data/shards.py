@@ -135,6 +135,12 @@ def absolute(file: Path) -> Path:
     return file.parent.resolve() / file.name
 
 
+def absolute_source(source: str | Path) -> str:
+    """A source's path from the root, so that a process in another folder opens the same; a name stays as it is."""
+    is_path = Path(source).exists() or any(letter in str(source) for letter in "{*?[/")
+    return str(absolute(Path(source))) if is_path else str(source)
+
+
 def base_of(files: Sequence[Path]) -> Path:
     """The folder that contains all of these files."""
     return Path(os.path.commonpath([absolute(file).parent for file in files]))

@@ -28,7 +28,7 @@ from dear.options.fields import (
     as_items,
     as_texts,
 )
-from dear.options.parts import DataRoot, Descriptions, Device, Machine, Threads
+from dear.options.parts import DataRoot, Descriptions, Device, Machine, OnCluster, Threads
 
 Images = Annotated[tuple[File, ...], BeforeValidator(as_items), Field(min_length=1)]
 BatchSize = Annotated[Count, Former("batch")]
@@ -242,7 +242,7 @@ class MadeBy(Pickled, title="Options"):
     """Adapter to search with: folder of a run or saved adapter."""
 
 
-class IndexImages(Machine, MadeBy, title="Options"):
+class IndexImages(OnCluster, Machine, MadeBy, title="Options"):
     """Options of `dear search index` and `dear.index_images`."""
 
     photos: Annotated[Folder, Argument, Shown("PHOTOS", "a folder of images")]

@@ -22,7 +22,7 @@ from dear.options.fields import (
     Text,
     as_items,
 )
-from dear.options.parts import Backbone, DataRoot, Device, Now, Threads
+from dear.options.parts import Backbone, DataRoot, Device, Now, OnCluster, Threads
 
 DATA = Path("data")
 Rule = Literal["dominance", "quantile"]
@@ -38,7 +38,7 @@ class OneBackbone(Backbone, title="Source"):
     """Backbone: world, an OpenCLIP name, hf-hub:ORG/REPO or local-dir:FOLDER."""
 
 
-class DiscoverRoles(Now, Device, DataRoot, OneBackbone, title="Options"):
+class DiscoverRoles(Now, OnCluster, Device, DataRoot, OneBackbone, title="Options"):
     """Options of `dear roles discover` and `dear.discover_roles`."""
 
     images: Source

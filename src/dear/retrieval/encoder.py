@@ -17,6 +17,7 @@ from torch import Tensor
 from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import check_heads
 from dear.backbone.load import load_clip
+from dear.backbone.names import lasting_name
 from dear.backbone.support import Can
 from dear.errors import ConfigError, DearError, did_you_mean, option
 from dear.methods.base import Output, unit
@@ -106,7 +107,12 @@ def _from_groups(clip: FrozenClip, groups: Groups, lacking: tuple[str, ...]) -> 
         parts = [part for name, part in found.items() if name != REST]
         return torch.stack([whole_BE, *parts], dim=1).float().cpu()
 
-    made_by = {"clip": _lasting(clip.name), "pretrained": clip.pretrained, "precision": clip.precision, "heads": named}
+    made_by = {
+        "clip": lasting_name(clip.name),
+        "pretrained": clip.pretrained,
+        "precision": clip.precision,
+        "heads": named,
+    }
     return Encoder(
         clip=clip,
         kinds=(WHOLE, *groups),
@@ -172,12 +178,6 @@ def lacking_attributes(text: str | None) -> tuple[str, ...]:
     roles = RoleMap.from_json(text, where=ROLES)
     core = {head.concept for head in roles.heads if head.role is Role.CORE}
     return tuple(name for name in roles.attributes if name not in core)
-
-
-def _lasting(name: str) -> str:
-    """A backbone's name that means the same from any folder."""
-    kind, colon, path = name.partition(":")
-    return f"{kind}:{Path(path).resolve()}" if colon and kind == "local-dir" else name
 
 
 def _beside(run: Path, out: Path | None) -> str:

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from dear.errors import ConfigError, DataError, did_you_mean, option
-from dear.retrieval.segments import Entry, Segment, Stamp, columns_of, damaged, stored_columns, write_segment
+from dear.retrieval.segments import NAME, Entry, Segment, Stamp, columns_of, damaged, stored_columns, write_segment
 from dear.retrieval.segments_of_v0_2 import OldEntry
 from dear.storage.documents import Document, OpenRecord, as_bytes
 from dear.storage.files import write_atomic
@@ -249,6 +249,22 @@ class Writer:
         columns = columns_of(features_NGE, stamps, dead)
         self._try(lambda: self._add([write_segment(self.out, self.manifest.next_number, columns)]))
 
+    def adopt(self, file: Path, rows: int, crc32: dict[str, int]) -> None:
+        """List a segment that another process wrote to a file of its own on the same disk."""
+
+        def take() -> None:
+            name = NAME.format(self.manifest.next_number)
+            file.replace(self.out / name)
+            self._add([Entry(file=name, rows=rows, crc32=crc32)])
+
+        self._try(take)
+
+    def order(self, first: int, places: Sequence[int]) -> None:
+        """Reorder the segments from `first` on, which replace rows of earlier ones only."""
+        listed = self.manifest.segments
+        if list(places) != sorted(places):
+            self._try(lambda: self._add([*listed[:first], *(listed[first + place] for place in places)], replace=True))
+
     def tidy(self) -> None:
         """Rewrite the index if too many rows are dead or segments are too small; remove unlisted segments."""
         index = read_index(self.out)
@@ -272,7 +288,7 @@ class Writer:
             number += 1
         self._add(entries, replace=True)
 
-    def _add(self, entries: Sequence[Entry], *, replace: bool = False) -> None:
+    def _add(self, entries: Sequence[Entry | OldEntry], *, replace: bool = False) -> None:
         """List new segments in the manifest, after the others or instead of them."""
         before = [] if replace else self.manifest.segments
         number = self.manifest.next_number + len(entries)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from dear.data.images import MISSING, ImageList, content_of, image_batches
+from dear.data.images import MISSING, ImageList, content_of, image_batches, open_image
 from dear.data.packed import image_facts
 from dear.data.shards import source_images
 from dear.errors import DataError, OverwriteError, option
@@ -23,7 +24,32 @@ from dear.storage.locks import check_ours, locked
 WRITE_EVERY = 4096
 """Newly encoded images after which a segment is written, so that a stop loses little."""
 UNKNOWN = bytes(16)
+BLOCKS, LARGEST_BLOCK = 16, 16384
+"""At least this number of blocks, and at most this number of images in one, if other processes encode them."""
 Progress = Callable[[int], None]
+
+
+class Todo(NamedTuple):
+    """A block of files for another process to encode, and the earlier rows that its segment replaces."""
+
+    number: int
+    stamps: list[Stamp]
+    dead: list[int]
+
+
+class Made(NamedTuple):
+    """The segment of a block, in a file of its own; without checksums if there is nothing to write."""
+
+    number: int
+    file: Path
+    rows: int
+    crc32: dict[str, int]
+    unreadable: list[str]
+    problems: list[str]
+
+
+Elsewhere = Callable[[Writer, Sequence[Todo]], Iterable[Made]]
+"""Encodes blocks in other processes."""
 
 
 def update_index(
@@ -35,10 +61,12 @@ def update_index(
     batch_size: int = 64,
     overwrite: bool = False,
     progress: Progress | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> tuple[Index, int]:
     """Index the images of a folder, or of tar or Parquet files; only new and changed ones are encoded.
 
-    Returns the index and the number of those.
+    Returns the index and the number of those. With `elsewhere`, other processes encode them, block by block.
+
     Images that cannot be read are left out and named in `Index.problems`. If it was stopped, the next call resumes it.
     """
     listed = source_images(folder)
@@ -48,7 +76,7 @@ def update_index(
     with locked(out, "index"):
         check_ours(out, "index", resume=not overwrite, overwrite=overwrite)  # another one may just have ended
         old = None if overwrite else _reusable(out, root, maker)
-        return _Update(maker, root, listed, old, progress).run(out, batch_size, workers)
+        return _Update(maker, root, listed, old, progress).run(out, batch_size, workers, elsewhere)
 
 
 def _reusable(out: Path, root: Path, encoder: Encoder) -> Index | None:
@@ -91,20 +119,25 @@ class _Update:
         self.by_content = {stamp.content: row for row, stamp in known.items() if stamp.content != UNKNOWN}
         self.waiting = _Rows([], [], [])
 
-    def run(self, out: Path, batch_size: int, workers: int) -> tuple[Index, int]:
+    def run(self, out: Path, batch_size: int, workers: int, elsewhere: Elsewhere | None) -> tuple[Index, int]:
         """Write what is new, segment by segment, then what is gone."""
-        stamps = [self._stamp(name) for name in self.listed.names]
+        stamps = [stamp_of(self.root, name) for name in self.listed.names]
         new = [i for i, stamp in enumerate(stamps) if not self._unchanged(stamp)]
         sizes = {stamp.size for stamp in self.known.values()}
         for i in (i for i in new if stamps[i].size in sizes):
-            stamps[i] = self._hashed(stamps[i])  # only a file of a known size can be a known one
+            stamps[i] = hashed(self.root, stamps[i])  # only a file of a known size can be a known one
         copied = [i for i in new if stamps[i].content in self.by_content]
         unseen = [i for i in new if stamps[i].content not in self.by_content]
         writer = self._writer(out)
         self._copy([stamps[i] for i in copied])
-        problems = self._encode(writer, [stamps[i] for i in unseen], unseen, batch_size, workers)
-        present = set(self.listed.names)
-        broken = {stamps[i].path for i in unseen if i in self.unreadable}
+        wanted = [stamps[i] for i in unseen]
+        self.unreadable = {stamp.path for stamp in wanted}
+        if elsewhere is None:
+            problems = self._encode(writer, wanted, batch_size, workers)
+        else:
+            self._flush(writer)
+            problems = self._adopt(writer, elsewhere, wanted, batch_size)
+        present, broken = set(self.listed.names), self.unreadable
         self.waiting.dead += [row for name, row in self.row_of.items() if name not in present or name in broken]
         self._flush(writer)
         if writer.manifest.segments:
@@ -115,34 +148,49 @@ class _Update:
         encoded = len(unseen) - len(problems)
         return replace(index, problems=tuple(problems), encoded=encoded), encoded
 
-    def _encode(
-        self, writer: Writer, stamps: list[Stamp], places: list[int], batch_size: int, workers: int
-    ) -> list[str]:
-        def open_one(at: int) -> Image.Image:
-            if stamps[at].content == UNKNOWN:
-                stamps[at] = self._hashed(stamps[at])
-            return self.listed.open(places[at])
-
-        wanted = ImageList(tuple(stamp.path for stamp in stamps), open_one)
+    def _encode(self, writer: Writer, stamps: list[Stamp], batch_size: int, workers: int) -> list[str]:
         problems: list[str] = []
-        self.unreadable: set[int] = set(places)
-        for part in image_batches(wanted, self.encoder.clip.preprocess_eval, size=batch_size, workers=workers):
+        for part in encoded_batches(self.encoder, self.root, stamps, batch_size=batch_size, workers=workers):
             problems += part.problems
-            if part.images is not None:
-                self._take([stamps[at] for at in part.indices], self.encoder.encode(part.images))
-                self.unreadable -= {places[at] for at in part.indices}
+            if part.features is not None:
+                self._take(part.stamps, part.features)
+                self.unreadable -= {stamp.path for stamp in part.stamps}
             if len(self.waiting.stamps) >= WRITE_EVERY:
                 self._flush(writer)
             if self.progress:
                 self.progress(part.stop)
         return problems
 
+    def _adopt(self, writer: Writer, elsewhere: Elsewhere, stamps: list[Stamp], batch_size: int) -> list[str]:
+        """List the segments that other processes write, each as soon as it is there; their order is that of the files.
+
+        Earlier rows of a block's files die with its segment, so that at any moment each file counts once.
+        """
+        size = block_size(len(stamps), batch_size)
+        parts = [stamps[first : first + size] for first in range(0, len(stamps), size)]
+        blocks = [
+            Todo(number, part, [self.row_of[one.path] for one in part if one.path in self.row_of])
+            for number, part in enumerate(parts)
+        ]
+        before, done, found = len(writer.manifest.segments), 0, dict[int, Made]()
+        for made in elsewhere(writer, blocks):
+            found[made.number] = made
+            if made.crc32:
+                writer.adopt(made.file, made.rows, made.crc32)
+            for stamp in parts[made.number]:
+                self.row_of.pop(stamp.path, None)
+            self.unreadable -= {stamp.path for stamp in parts[made.number]} - set(made.unreadable)
+            done += len(parts[made.number])
+            if self.progress:
+                self.progress(done)
+        listed = [number for number in found if found[number].crc32]
+        writer.order(before, sorted(range(len(listed)), key=lambda place: listed[place]))
+        return [problem for number in sorted(found) for problem in found[number].problems]
+
     def _take(self, stamps: Sequence[Stamp], features: Tensor) -> None:
         """Rows for files; their earlier rows, if any, no longer count."""
         for stamp in stamps:
-            now = self._stamp(stamp.path)
-            same = (now.size, now.mtime_ns) == (stamp.size, stamp.mtime_ns)
-            self.waiting.stamps.append(stamp if same else stamp._replace(content=UNKNOWN))
+            self.waiting.stamps.append(confirmed(self.root, stamp))
             if stamp.path in self.row_of:
                 self.waiting.dead.append(self.row_of.pop(stamp.path))
         self.waiting.features.append(features)
@@ -192,15 +240,56 @@ class _Update:
         row = self.row_of.get(stamp.path)
         return row is not None and self.known[row][1:3] == stamp[1:3]
 
-    def _stamp(self, name: str) -> Stamp:
-        try:
-            return Stamp(name, *image_facts(self.root / name))
-        except (OSError, DataError):
-            return Stamp(name, 0, 0)  # it is gone or cannot be reached: opening it says why
 
-    def _hashed(self, stamp: Stamp) -> Stamp:
-        found = content_of(self.root / stamp.path)
-        return stamp if found == MISSING else stamp._replace(content=bytes.fromhex(found)[:16])
+class EncodedBatch(NamedTuple):
+    """A batch of images: files that could be read, with their features, and what is wrong with the others."""
+
+    stamps: list[Stamp]
+    features: Tensor | None
+    problems: tuple[str, ...]
+    stop: int
+
+
+def encoded_batches(
+    encoder: Encoder, root: Path, stamps: list[Stamp], *, batch_size: int, workers: int
+) -> Iterator[EncodedBatch]:
+    """Encode files batch by batch; a file without a hash is hashed when it is opened."""
+
+    def open_one(at: int) -> Image.Image:
+        if stamps[at].content == UNKNOWN:
+            stamps[at] = hashed(root, stamps[at])
+        return open_image(root / stamps[at].path)
+
+    wanted = ImageList(tuple(stamp.path for stamp in stamps), open_one)
+    for part in image_batches(wanted, encoder.clip.preprocess_eval, size=batch_size, workers=workers):
+        features = None if part.images is None else encoder.encode(part.images)
+        yield EncodedBatch([stamps[at] for at in part.indices], features, part.problems, part.stop)
+
+
+def block_size(images: int, batch_size: int) -> int:
+    """Images of a block: a sixteenth of all, a multiple of the batch size, at most LARGEST_BLOCK."""
+    batches = -(-images // (BLOCKS * batch_size))
+    return batch_size * max(1, min(batches, LARGEST_BLOCK // batch_size))
+
+
+def stamp_of(root: Path, name: str) -> Stamp:
+    """A file as it is now."""
+    try:
+        return Stamp(name, *image_facts(root / name))
+    except (OSError, DataError):
+        return Stamp(name, 0, 0)  # it is gone or cannot be reached: opening it says why
+
+
+def hashed(root: Path, stamp: Stamp) -> Stamp:
+    """The same with the hash of its content, if it can be read."""
+    found = content_of(root / stamp.path)
+    return stamp if found == MISSING else stamp._replace(content=bytes.fromhex(found)[:16])
+
+
+def confirmed(root: Path, stamp: Stamp) -> Stamp:
+    """The same; without its hash if the file was changed meanwhile."""
+    now = stamp_of(root, stamp.path)
+    return stamp if now[1:3] == stamp[1:3] else stamp._replace(content=UNKNOWN)
 
 
 def _next_number(out: Path) -> int:

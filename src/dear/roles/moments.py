@@ -29,6 +29,8 @@ from dear.storage.files import MEGABYTE, read_regular, sha256, write_atomic
 
 CHECKPOINT = "moments.safetensors"
 LARGEST = 65536 * MEGABYTE
+BATCH, BLOCKS = 32, 5
+"""Images per batch, and the number of blocks that batches are added to in turn."""
 
 
 class _State(OpenRecord):
@@ -67,16 +69,18 @@ def collect_moments(
     images: ImageList,
     *,
     first_layer: int,
-    batch: int = 32,
-    blocks: int = 5,
+    batch: int = BATCH,
+    blocks: int = BLOCKS,
     workers: int = 2,
     checkpoint: Path | None = None,
     save_every: float = 60.0,
+    least: int = 2,
     progress: Callable[[int], None] = lambda position: None,
 ) -> Collected:
     """Read every image once. With a `checkpoint` folder, progress is saved regularly and resumed.
 
-    Complete results remain valid if images have been removed since; new or changed images raise an error.
+    Complete results remain valid if images have been removed since; new or changed images raise an error, and so do
+    fewer than `least` readable images.
     """
     identity = _identity(clip, images, first_layer, batch, blocks) if checkpoint else {}
     collected = _read(checkpoint, identity) if checkpoint else None
@@ -101,12 +105,33 @@ def collect_moments(
             saved = time.monotonic()
     if checkpoint:
         _write(checkpoint, identity, collected)
-    if collected.whole().count < 2:
+    if collected.whole().count < least:
         first = f" The first problem: {collected.problems[0]}" if collected.problems else ""
         raise RolesError(
             f"Only {collected.whole().count} of {len(images)} images can be read, but 2 are needed.{first}"
         )
     return collected
+
+
+def read_moments(
+    folder: Path, clip: FrozenClip, images: ImageList, *, first_layer: int, batch: int = BATCH, blocks: int = BLOCKS
+) -> Collected | None:
+    """The moments in a checkpoint of these images; None if there is none."""
+    return _read(folder, _identity(clip, images, first_layer, batch, blocks))
+
+
+def write_moments(
+    folder: Path,
+    collected: Collected,
+    clip: FrozenClip,
+    images: ImageList,
+    *,
+    first_layer: int,
+    batch: int = BATCH,
+    blocks: int = BLOCKS,
+) -> None:
+    """Write moments of these images as a checkpoint."""
+    _write(folder, _identity(clip, images, first_layer, batch, blocks), collected)
 
 
 def _identity(clip: FrozenClip, images: ImageList, first_layer: int, batch: int, blocks: int) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from typing import NamedTuple
 from dear import __version__
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
+from dear.cluster.connection import connected
 from dear.data.images import ImageList
 from dear.data.open import open_dataset
+from dear.data.shards import absolute_source
 from dear.engine.ranks import local_device
 from dear.errors import DearError
 from dear.options.reading import check_values
@@ -24,6 +26,7 @@ from dear.roles.corpus import TextPool
 from dear.roles.discover import DiscoverySettings, discover, first_examined_layer
 from dear.roles.examples import head_examples
 from dear.roles.moments import CHECKPOINT, collect_moments
+from dear.roles.on_ray import Source, collect_on
 from dear.roles.rolemap import RoleMap
 from dear.roles.sources import images_from, pool_from
 from dear.roles.stability import doubt, stability_by_rule, with_stability
@@ -59,6 +62,7 @@ def discover_roles(
     data_root: str | Path | None = None,
     device: str | None = None,
     threads: int | None = None,
+    on: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -80,7 +84,8 @@ def discover_roles(
         centroids: what represents a concept: "prototypes" or "clusters".
         data_root: folder that contains the paper's data sets.
         device: "cpu", "cuda"; by default a GPU if there is one.
-        threads: threads to compute with on a CPU; by default all.
+        threads: threads to compute with on a CPU; by default all, and one per worker on a cluster.
+        on: read the images on a cluster: "ray", "ray:auto" or "ray:HOST:PORT"; all nodes share `images` and `out`.
         resume: resume an interrupted discovery in `out`.
         overwrite: discard what a discovery left in `out` and start over.
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
@@ -97,6 +102,7 @@ def discover_roles(
         data_root=data_root,
         device=device,
         threads=threads,
+        on=on,
         resume=resume,
         overwrite=overwrite,
         progress=progress,
@@ -131,12 +137,13 @@ def discover_and_write(
     data_root: str | Path | None = None,
     device: str | None = None,
     threads: int | None = None,
+    on: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Discovered:
     """As `discover_roles`, with a summary; whatever can be refused is refused before anything is written."""
-    check_values(DiscoverRoles, max_images=max_images, examples=examples, device=device, threads=threads)
+    check_values(DiscoverRoles, max_images=max_images, examples=examples, device=device, threads=threads, on=on)
     folder = as_folder(out)
     check_ours(folder, "discovery", resume=resume, overwrite=overwrite)
     text_pool = pool_from(str(pool))
@@ -154,6 +161,10 @@ def discover_and_write(
             check_ours(folder, "discovery", resume=resume, overwrite=overwrite)  # another one may just have ended
             if overwrite:
                 remove_ours(folder, (CHECKPOINT,))  # the old map stays until the new one is whole
+            if on is not None:
+                place = Source(absolute_source(images), max_images, str(root.resolve()) if root else None)
+                with connected(on) as ray:
+                    collect_on(ray, backbone, image_list, place, first_layer=first, out=folder, threads=threads or 1)
             collected = collect_moments(backbone, image_list, first_layer=first, checkpoint=folder)
             source = f"found by dear roles discover on {len(image_list)} images of {Path(images).name}"
             discovery = discover(backbone, collected, text_pool, encode, settings, source=source)

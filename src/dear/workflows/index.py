@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
+from dear.cluster.connection import connected
 from dear.data.images import ImageList
 from dear.data.shards import source_images
 from dear.engine.ranks import local_device
@@ -20,6 +21,7 @@ from dear.progress.display import watched
 from dear.progress.stages import counting, stage
 from dear.retrieval.encoder import Encoder, encoder_of, head_encoder, model_encoder
 from dear.retrieval.index import WHOLE, Index, read_index
+from dear.retrieval.on_ray import segments_on
 from dear.retrieval.update import update_index
 from dear.roles.auto import auto_roles
 from dear.roles.known import AUTO
@@ -46,6 +48,7 @@ def index_images(
     device: str | None = None,
     threads: int | None = None,
     allow_pickled: bool = False,
+    on: str | None = None,
     overwrite: bool = False,
     progress: bool | Callable[[str, int, int], None] | None = None,
 ) -> Index:
@@ -63,12 +66,13 @@ def index_images(
         batch_size: images per forward pass.
         workers: threads that read images.
         device: "cpu", "cuda"; by default a GPU if there is one.
-        threads: threads to compute with on a CPU; by default all.
+        threads: threads to compute with on a CPU; by default all, and one per worker on a cluster.
         allow_pickled: also read a backbone's weights from a pickled file (tensors only, never code).
+        on: encode on a cluster: "ray", "ray:auto" or "ray:HOST:PORT"; all nodes share `folder` and `out`.
         overwrite: discard the existing index and start over.
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
     """
-    check_values(IndexImages, batch_size=batch_size, workers=workers, device=device, threads=threads)
+    check_values(IndexImages, batch_size=batch_size, workers=workers, device=device, threads=threads, on=on)
     to = _place(out, run, clip)
     if kinds is not None and (isinstance(kinds, str) or not all(isinstance(kind, str) for kind in _items(kinds))):
         raise ConfigError(f"kinds is {kinds!r}, but lists kinds of features, as in ['color', 'head:11.4'].")
@@ -83,15 +87,24 @@ def index_images(
             loaded = clip if isinstance(clip, FrozenClip) else None
             loaded = loaded or load_clip(clip, pretrained, local_device(device), allow_pickled=allow_pickled)  # type: ignore[arg-type]
             encoder = _clip_encoder(loaded, roles, kinds, listed, None if overwrite else to)
-        return update_index(
-            encoder,
-            as_folder(folder),
-            to,
-            batch_size=batch_size,
-            workers=workers,
-            overwrite=overwrite,
-            progress=advance,
-        )[0]
+        with nullcontext() if on is None else connected(on) as ray:
+            elsewhere = (
+                None
+                if ray is None
+                else segments_on(
+                    ray, batch_size=batch_size, workers=workers, threads=threads or 1, allow_pickled=allow_pickled
+                )
+            )
+            return update_index(
+                encoder,
+                as_folder(folder),
+                to,
+                batch_size=batch_size,
+                workers=workers,
+                overwrite=overwrite,
+                progress=advance,
+                elsewhere=elsewhere,
+            )[0]
 
 
 def _place(out: str | Path | None, run: Model | str | Path | None, clip: FrozenClip | str | None) -> Path:
