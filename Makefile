@@ -41,7 +41,7 @@ types: install ## types
 	$(BIN)/mypy
 
 unit: install ## every test that is not slow
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not ray"
 
 slow: install ## the slow tests: full size, the real sentence model, the world's scores, a clean install
 	$(PYTEST) -m slow

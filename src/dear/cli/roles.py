@@ -33,6 +33,7 @@ def discover(options: DiscoverRoles) -> None:
         device=options.device,
         threads=options.threads,
         on=options.on,
+        gpus=options.gpus,
         resume=options.resume,
         overwrite=options.overwrite,
     )

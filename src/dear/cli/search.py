@@ -35,6 +35,7 @@ def index(options: IndexImages) -> None:
         threads=options.threads,
         allow_pickled=options.allow_pickled,
         on=options.on,
+        gpus=options.gpus,
         overwrite=options.overwrite,
     )
     for problem in found.problems:

@@ -175,6 +175,14 @@ class OnCluster(Options, title="Machine"):
 
     on: On | None = None
     """Compute on a cluster: ray, ray:auto for the Ray of this machine, or ray:HOST:PORT."""
+    gpus: Annotated[float, Field(gt=0, le=64), Shown("N", "a number")] | None = None
+    """GPUs per task on the cluster, such as 0.25 for four tasks on one GPU; by default it computes on CPUs."""
+
+    @model_validator(mode="after")
+    def _on_what(self) -> Self:
+        if self.gpus is not None and self.on is None:
+            raise ValueError(f"{option(gpus=self.gpus)} is for a cluster: add {option(on='ray')}, or leave it out.")
+        return self
 
 
 class Now(Options, title="This time"):

@@ -63,6 +63,7 @@ def discover_roles(
     device: str | None = None,
     threads: int | None = None,
     on: str | None = None,
+    gpus: float | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -86,6 +87,7 @@ def discover_roles(
         device: "cpu", "cuda"; by default a GPU if there is one.
         threads: threads to compute with on a CPU; by default all, and one per worker on a cluster.
         on: read the images on a cluster: "ray", "ray:auto" or "ray:HOST:PORT"; all nodes share `images` and `out`.
+        gpus: GPUs per worker on the cluster, such as 0.25; by default it computes on CPUs.
         resume: resume an interrupted discovery in `out`.
         overwrite: discard what a discovery left in `out` and start over.
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
@@ -103,6 +105,7 @@ def discover_roles(
         device=device,
         threads=threads,
         on=on,
+        gpus=gpus,
         resume=resume,
         overwrite=overwrite,
         progress=progress,
@@ -138,12 +141,15 @@ def discover_and_write(
     device: str | None = None,
     threads: int | None = None,
     on: str | None = None,
+    gpus: float | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Discovered:
     """As `discover_roles`, with a summary; whatever can be refused is refused before anything is written."""
-    check_values(DiscoverRoles, max_images=max_images, examples=examples, device=device, threads=threads, on=on)
+    check_values(
+        DiscoverRoles, max_images=max_images, examples=examples, device=device, threads=threads, on=on, gpus=gpus
+    )
     folder = as_folder(out)
     check_ours(folder, "discovery", resume=resume, overwrite=overwrite)
     text_pool = pool_from(str(pool))
@@ -164,7 +170,16 @@ def discover_and_write(
             if on is not None:
                 place = Source(absolute_source(images), max_images, str(root.resolve()) if root else None)
                 with connected(on) as ray:
-                    collect_on(ray, backbone, image_list, place, first_layer=first, out=folder, threads=threads or 1)
+                    collect_on(
+                        ray,
+                        backbone,
+                        image_list,
+                        place,
+                        first_layer=first,
+                        out=folder,
+                        threads=threads or 1,
+                        gpus=gpus or 0.0,
+                    )
             collected = collect_moments(backbone, image_list, first_layer=first, checkpoint=folder)
             source = f"found by dear roles discover on {len(image_list)} images of {Path(images).name}"
             discovery = discover(backbone, collected, text_pool, encode, settings, source=source)

@@ -49,6 +49,7 @@ def index_images(
     threads: int | None = None,
     allow_pickled: bool = False,
     on: str | None = None,
+    gpus: float | None = None,
     overwrite: bool = False,
     progress: bool | Callable[[str, int, int], None] | None = None,
 ) -> Index:
@@ -69,10 +70,11 @@ def index_images(
         threads: threads to compute with on a CPU; by default all, and one per worker on a cluster.
         allow_pickled: also read a backbone's weights from a pickled file (tensors only, never code).
         on: encode on a cluster: "ray", "ray:auto" or "ray:HOST:PORT"; all nodes share `folder` and `out`.
+        gpus: GPUs per worker on the cluster, such as 0.25; by default it computes on CPUs.
         overwrite: discard the existing index and start over.
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
     """
-    check_values(IndexImages, batch_size=batch_size, workers=workers, device=device, threads=threads, on=on)
+    check_values(IndexImages, batch_size=batch_size, workers=workers, device=device, threads=threads, on=on, gpus=gpus)
     to = _place(out, run, clip)
     if kinds is not None and (isinstance(kinds, str) or not all(isinstance(kind, str) for kind in _items(kinds))):
         raise ConfigError(f"kinds is {kinds!r}, but lists kinds of features, as in ['color', 'head:11.4'].")
@@ -88,22 +90,17 @@ def index_images(
             loaded = loaded or load_clip(clip, pretrained, local_device(device), allow_pickled=allow_pickled)  # type: ignore[arg-type]
             encoder = _clip_encoder(loaded, roles, kinds, listed, None if overwrite else to)
         with nullcontext() if on is None else connected(on) as ray:
-            elsewhere = (
-                None
-                if ray is None
-                else segments_on(
-                    ray, batch_size=batch_size, workers=workers, threads=threads or 1, allow_pickled=allow_pickled
-                )
-            )
+            how = {"batch_size": batch_size, "workers": workers}
             return update_index(
                 encoder,
                 as_folder(folder),
                 to,
-                batch_size=batch_size,
-                workers=workers,
+                **how,
                 overwrite=overwrite,
                 progress=advance,
-                elsewhere=elsewhere,
+                elsewhere=None
+                if ray is None
+                else segments_on(ray, **how, threads=threads or 1, gpus=gpus or 0.0, allow_pickled=allow_pickled),
             )[0]
 
 
