@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import dear
+from dear.cluster.blocks import Cluster
 from dear.cluster.connection import connected
 from dear.errors import ClusterError, ConfigError
 from dear.retrieval.on_ray import PARTS
@@ -60,7 +61,7 @@ def test_moments_of_a_cluster_are_those_of_one_process(ray, tiny_folders, tmp_pa
     local = collect_moments(clip, images, first_layer=1)
     parts = tmp_path / on_ray.PARTS
     with killing_one(lambda: any(one.name.isdecimal() for one in parts.glob("*"))) as killed:
-        on_ray.collect_on(ray, clip, images, source, first_layer=1, out=tmp_path)
+        on_ray.collect_on(Cluster(ray), clip, images, source, first_layer=1, out=tmp_path)
     assert killed
     assert not parts.exists()
     found = collect_moments(clip, images, first_layer=1, checkpoint=tmp_path)  # it is there: nothing is read
@@ -77,6 +78,6 @@ def test_what_nodes_cannot_do_is_one_sentence(ray, shards, clip, model, tmp_path
     images, elsewhere = images_from("world", 10), on_ray.Source("world", 9, None)
     (tmp_path / "b").mkdir()
     with pytest.raises(dear.DearError, match="belongs to other images"):
-        on_ray.collect_on(ray, clip, images, elsewhere, first_layer=1, out=tmp_path / "b")
+        on_ray.collect_on(Cluster(ray), clip, images, elsewhere, first_layer=1, out=tmp_path / "b")
     with pytest.raises(ClusterError, match="asks for more CPUs than any node of the cluster has"):
         dear.index_images(shards, tmp_path / "c", clip="world", threads=512, on="ray")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from dear import errors
 from dear.cluster.connection import check_room
@@ -20,21 +20,31 @@ Maker = Callable[[Block], Callable[[Block], Block]]
 """Given an order, returns the function that does a block; it is called once per actor."""
 
 
-def each_block(
-    ray: Any, make: Maker, order: Block, blocks: Sequence[Block], *, threads: int = 1, gpus: float = 0.0
-) -> Iterator[Block]:
+class Cluster(NamedTuple):
+    """The connected package `ray`, and the size of a worker."""
+
+    ray: Any
+    threads: int = 1
+    gpus: float = 0.0
+
+    @property
+    def device(self) -> str:
+        """What a worker computes on."""
+        return "cuda" if self.gpus else "cpu"
+
+
+def each_block(cluster: Cluster, make: Maker, order: Block, blocks: Sequence[Block]) -> Iterator[Block]:
     """What `make(order)` returns for every block, as soon as it is done, in any order.
 
     Args:
-        ray: the connected package.
+        cluster: where it is done.
         make: a function or class that the nodes can import.
         order: what all blocks have in common.
         blocks: what to do.
-        threads: CPUs of an actor.
-        gpus: GPUs of an actor.
     """
     from ray.data import ActorPoolStrategy, DataContext, from_items
 
+    ray, threads, gpus = cluster
     if not blocks:
         return
     logging.getLogger("ray.data").setLevel(logging.ERROR)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dear.cluster.blocks import Block, each_block
+from dear.cluster.blocks import Block, Cluster, each_block
 from dear.errors import ClusterError, ConfigError, option
 from dear.retrieval.encoder import Encoder, encoder_of
 from dear.retrieval.index import Index, Manifest, Writer
@@ -26,15 +26,7 @@ PARTS = ".parts"
 """Folder in the index for segments that are not listed yet."""
 
 
-def segments_on(
-    ray: Any,
-    *,
-    batch_size: int,
-    workers: int,
-    threads: int = 1,
-    gpus: float = 0.0,
-    allow_pickled: bool = False,
-) -> Elsewhere:
+def segments_on(cluster: Cluster, *, batch_size: int, workers: int, allow_pickled: bool = False) -> Elsewhere:
     """A function that encodes blocks on the cluster."""
 
     def encode(writer: Writer, blocks: Sequence[Todo]) -> Iterator[Made]:
@@ -49,13 +41,13 @@ def segments_on(
             "out": str(writer.out.resolve()),
             "batch_size": batch_size,
             "workers": workers,
-            "threads": threads,
-            "device": "cuda" if gpus else "cpu",
+            "threads": cluster.threads,
+            "device": cluster.device,
             "allow_pickled": allow_pickled,
         }
         wanted = [{**one._asdict(), "stamps": [_listed(stamp) for stamp in one.stamps]} for one in blocks]
         try:
-            for found in each_block(ray, SegmentWorker, order, wanted, threads=threads, gpus=gpus):
+            for found in each_block(cluster, SegmentWorker, order, wanted):
                 yield Made(**{**found, "file": parts / found["file"]})
         finally:
             for left in parts.glob("*"):

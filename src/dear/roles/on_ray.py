@@ -10,14 +10,14 @@ import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
 from dear.backbone.names import lasting_name
-from dear.cluster.blocks import Block, each_block
+from dear.cluster.blocks import Block, Cluster, each_block
 from dear.data.images import ImageList
 from dear.errors import ClusterError
 from dear.progress.stages import stage
@@ -47,15 +47,13 @@ def part_size(images: int) -> int:
 
 
 def collect_on(
-    ray: Any,
+    cluster: Cluster,
     clip: FrozenClip,
     images: ImageList,
     source: Source,
     *,
     first_layer: int,
     out: Path,
-    threads: int = 1,
-    gpus: float = 0.0,
 ) -> None:
     """Collect the moments of all images and write them as the checkpoint of a discovery in `out`, if it is not there.
 
@@ -79,13 +77,13 @@ def collect_on(
         "source": source._asdict(),
         "first_layer": first_layer,
         "folder": str(folder),
-        "threads": threads,
-        "device": "cuda" if gpus else "cpu",
+        "threads": cluster.threads,
+        "device": cluster.device,
     }
     blocks = [{"start": start, "stop": start + len(parts[start])} for start in left]
     with stage("reading images", len(images), done=len(images) - sum(len(parts[start]) for start in left)) as advance:
         done = len(images) - sum(len(parts[start]) for start in left)
-        for found in each_block(ray, MomentsWorker, order, blocks, threads=threads, gpus=gpus):
+        for found in each_block(cluster, MomentsWorker, order, blocks):
             (folder / found["folder"]).replace(folder / str(found["start"]))
             done += len(parts[found["start"]])
             advance(done)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from dear import __version__
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
+from dear.cluster.blocks import Cluster
 from dear.cluster.connection import connected
 from dear.data.images import ImageList
 from dear.data.open import open_dataset
@@ -76,20 +77,15 @@ def discover_roles(
         out: folder for roles.json, discovery.json, index.html and the figures roles.svg and roles.pdf.
         pool: phrases that may describe a head: "photographs", "world", or a text file with one phrase per line.
         pretrained: tag of the weights, if the name needs one ("openai").
-        rule: "dominance" or "quantile".
-        phrases: number of phrases per head.
+        rule, phrases: "dominance" or "quantile", and the number of phrases per head.
         first_layer: first layer to examine; by default the last four layers.
-        max_images: maximum number of images to read, evenly spread; by default all.
-        examples: number of images to search for each head's examples; 0 for none.
+        max_images, examples: images to read, evenly spread, by default all; images to search for each head's examples.
         sentence_model: sentence model, by name or folder.
         centroids: what represents a concept: "prototypes" or "clusters".
         data_root: folder that contains the paper's data sets.
-        device: "cpu", "cuda"; by default a GPU if there is one.
-        threads: threads to compute with on a CPU; by default all, and one per worker on a cluster.
-        on: read the images on a cluster: "ray", "ray:auto" or "ray:HOST:PORT"; all nodes share `images` and `out`.
-        gpus: GPUs per worker on the cluster, such as 0.25; by default it computes on CPUs.
-        resume: resume an interrupted discovery in `out`.
-        overwrite: discard what a discovery left in `out` and start over.
+        device, threads: "cpu" or "cuda", by default a GPU if there is one; threads on a CPU, by default all.
+        on, gpus: a cluster that reads the images, "ray", "ray:auto" or "ray:HOST:PORT", and its GPUs per worker.
+        resume, overwrite: resume an interrupted discovery in `out`, or discard it and start over.
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
     """
     return discover_and_write(
@@ -170,16 +166,8 @@ def discover_and_write(
             if on is not None:
                 place = Source(absolute_source(images), max_images, str(root.resolve()) if root else None)
                 with connected(on) as ray:
-                    collect_on(
-                        ray,
-                        backbone,
-                        image_list,
-                        place,
-                        first_layer=first,
-                        out=folder,
-                        threads=threads or 1,
-                        gpus=gpus or 0.0,
-                    )
+                    to = Cluster(ray, threads or 1, gpus or 0.0)
+                    collect_on(to, backbone, image_list, place, first_layer=first, out=folder)
             collected = collect_moments(backbone, image_list, first_layer=first, checkpoint=folder)
             source = f"found by dear roles discover on {len(image_list)} images of {Path(images).name}"
             discovery = discover(backbone, collected, text_pool, encode, settings, source=source)

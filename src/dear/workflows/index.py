@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
+from dear.cluster.blocks import Cluster
 from dear.cluster.connection import connected
 from dear.data.images import ImageList
 from dear.data.shards import source_images
@@ -22,7 +23,7 @@ from dear.progress.stages import counting, stage
 from dear.retrieval.encoder import Encoder, encoder_of, head_encoder, model_encoder
 from dear.retrieval.index import WHOLE, Index, read_index
 from dear.retrieval.on_ray import segments_on
-from dear.retrieval.update import update_index
+from dear.retrieval.update import Elsewhere, update_index
 from dear.roles.auto import auto_roles
 from dear.roles.known import AUTO
 from dear.roles.rolemap import CORE_ATTRIBUTES, RoleMap
@@ -64,13 +65,10 @@ def index_images(
         kinds: features besides the whole image: concepts of the map, or heads such as "head:11.4"; by default the core
             attributes.
         run: an adapter instead of a CLIP: its folder, or a loaded model.
-        batch_size: images per forward pass.
-        workers: threads that read images.
-        device: "cpu", "cuda"; by default a GPU if there is one.
-        threads: threads to compute with on a CPU; by default all, and one per worker on a cluster.
+        batch_size, workers: images per forward pass, and threads that read images.
+        device, threads: "cpu" or "cuda", by default a GPU if there is one; threads on a CPU, by default all.
         allow_pickled: also read a backbone's weights from a pickled file (tensors only, never code).
-        on: encode on a cluster: "ray", "ray:auto" or "ray:HOST:PORT"; all nodes share `folder` and `out`.
-        gpus: GPUs per worker on the cluster, such as 0.25; by default it computes on CPUs.
+        on, gpus: a cluster that encodes, "ray", "ray:auto" or "ray:HOST:PORT", and its GPUs per worker.
         overwrite: discard the existing index and start over.
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.
     """
@@ -89,19 +87,23 @@ def index_images(
             loaded = clip if isinstance(clip, FrozenClip) else None
             loaded = loaded or load_clip(clip, pretrained, local_device(device), allow_pickled=allow_pickled)  # type: ignore[arg-type]
             encoder = _clip_encoder(loaded, roles, kinds, listed, None if overwrite else to)
-        with nullcontext() if on is None else connected(on) as ray:
-            how = {"batch_size": batch_size, "workers": workers}
-            return update_index(
-                encoder,
-                as_folder(folder),
-                to,
-                **how,
-                overwrite=overwrite,
-                progress=advance,
-                elsewhere=None
-                if ray is None
-                else segments_on(ray, **how, threads=threads or 1, gpus=gpus or 0.0, allow_pickled=allow_pickled),
-            )[0]
+        size = (threads or 1, gpus or 0.0)
+        with _encoding(on, size, batch_size, workers, allow_pickled) as elsewhere:
+            how: dict[str, Any] = {"overwrite": overwrite, "progress": advance, "elsewhere": elsewhere}
+            return update_index(encoder, as_folder(folder), to, batch_size=batch_size, workers=workers, **how)[0]
+
+
+@contextmanager
+def _encoding(
+    on: str | None, size: tuple[int, float], batch_size: int, workers: int, allow_pickled: bool
+) -> Iterator[Elsewhere | None]:
+    """What encodes images on a cluster, as long as it is connected; None for this process."""
+    if on is None:
+        yield None
+        return
+    with connected(on) as ray:
+        cluster = Cluster(ray, *size)
+        yield segments_on(cluster, batch_size=batch_size, workers=workers, allow_pickled=allow_pickled)
 
 
 def _place(out: str | Path | None, run: Model | str | Path | None, clip: FrozenClip | str | None) -> Path:
