@@ -130,6 +130,8 @@ class MomentsWorker:
 
     def __call__(self, block: Block) -> Block:
         """Collect the moments of one part in a folder of its own."""
+        if block["stop"] > len(self.images):
+            raise ClusterError("A node sees fewer images than this machine: put them on a disk that all nodes share.")
         name = f"{block['start']}-{secrets.token_hex(8)}"
         (self.folder / name).mkdir()
         part = self.images.chosen(range(block["start"], block["stop"]))
