@@ -31,6 +31,7 @@ from dear.engine.loop import Metrics
 from dear.engine.run import run_job
 from dear.methods.base import Draw
 from dear.model.model import Model
+from dear.options.parts import Training
 from dear.storage.markdown import table
 
 AT_ONCE = 64
@@ -160,8 +161,8 @@ def measure(
     name: str, clip: FrozenClip, dataset: Dataset, shots: int, seed: int, cache: Path, known: dict[Any, Any]
 ) -> dict[str, Any]:
     """Test accuracies of one training by the three rules."""
-    how: dict[str, Any] = {"method": name, "config": CONFIG.get(name, {}), "protocol": "few-shot", "cached_views": 10}
-    made = make_job(dataset, shots=shots, seed=seed, **how)
+    how: dict[str, Any] = {"method": name, "config": CONFIG.get(name, {}), "protocol": "few-shot"}
+    made = make_job(dataset, shots=shots, seed=seed, train=Training(cached_views=10), **how)
     job = WatchedJob(**{field.name: getattr(made, field.name) for field in fields(Job)})
     found = dict(quantities(job.build(clip), dataset, known))
     found[AS_MANY] = as_many(dataset, found[VALIDATION], shots, seed)

@@ -76,6 +76,15 @@ def method_step_table() -> str:
     return table(heads, lines)
 
 
+def feature_epoch_table() -> str:
+    """What methods on finished features take before, per and after an epoch."""
+    lines = []
+    for row in document("feature-epoch")["rows"]:
+        epoch = f"{median(row['epochs']):.2f}" if row["epochs"] else "–"
+        lines.append((named(row), f"{row['images']:,}", f"{row['begin']:.2f}", epoch, f"{row['finish']:.2f}"))
+    return table(("method", "images", "before, s", "epoch, s", "after, s"), lines)
+
+
 def named(row: dict[str, Any]) -> str:
     """A method's name, linked to its page."""
     return link({"method": row["method"], "variant": ""})
