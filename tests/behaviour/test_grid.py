@@ -9,8 +9,7 @@ from dear.data.open import open_dataset
 from dear.data.splits import few_shot
 from dear.engine import feature_cache
 from dear.errors import ConfigError, DataError, OverwriteError, RoleMapError, TrainingError
-from dear.evaluation import cell_run
-from dear.evaluation import grid as grid_module
+from dear.evaluation import cell_run, executors
 from dear.evaluation.cell_run import CELLS, RUNS
 from dear.evaluation.cells import make_cells
 from dear.evaluation.grid import run_grid
@@ -325,13 +324,13 @@ def test_a_process_that_dies_is_one_sentence(photos, setting, monkeypatch):
             from concurrent.futures import Future
 
             done = Future()
-            done.set_exception(grid_module.BrokenProcessPool())
+            done.set_exception(executors.BrokenProcessPool())
             return done
 
         def shutdown(self, **_):
             pass
 
-    monkeypatch.setattr(grid_module, "ProcessPoolExecutor", Dead)
+    monkeypatch.setattr(executors, "ProcessPoolExecutor", Dead)
     with pytest.raises(TrainingError, match="resume with resume=True, and fewer cells at a time, such as jobs=1"):
         run_grid(cells(photos), setting(jobs=2))
 

@@ -51,7 +51,7 @@ def test_a_grid_is_replaced_only_by_a_whole_one(photos, tiny_folders, tmp_path, 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dear.evaluation.grid.run_cell", killed)
+        patch.setattr("dear.evaluation.executors.run_cell", killed)
         with pytest.raises(KeyboardInterrupt):
             grid_on(photos, tiny_folders, out, overwrite=True)
     assert (out / ".old" / "table.csv").read_bytes() == before

@@ -40,6 +40,9 @@ def _run(protocol: str, options: Bench) -> None:
     from dear.workflows.bench import run_bench
 
     found = run_bench(cast("Protocol", protocol), options, on_cell=print_cell, record_options=True)
+    if options.cells is not None:
+        say_share(options.cells, len(found.results))
+        return
     typer.echo(printable(found.table(terminal_width())))
     say(f"tables: {options.out / 'table.csv'}, {options.out / 'table.md'}")
 
@@ -47,6 +50,12 @@ def _run(protocol: str, options: Bench) -> None:
 def print_cell(done: int, total: int, result: CellResult) -> None:
     """Print the scores of a cell that is done, and the time left."""
     say(cell_text(done, total, result))
+
+
+def say_share(share: str, cells: int) -> None:
+    """Report the end of a share of a grid, and what to do when all shares are done."""
+    number = f"{cells} cell{'' if cells == 1 else 's'}"
+    say(f"share {share}: {number} done; after all shares, the same command with --resume instead writes the tables.")
 
 
 add_command(app, base_to_novel, Bench, config=True, plugins=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dear.cli.bench import print_cell
+from dear.cli.bench import print_cell, say_share
 from dear.cli.commands import single_command
 from dear.cli.console import say
 from dear.options.parts import Compare
@@ -25,7 +25,7 @@ HALVES = (
 
 def compare(options: Compare) -> None:
     """Compare methods on data sets × seeds: one page that says which to take, with tables and tests."""
-    from dear.workflows.compare import PAGE, run_comparison, verdict
+    from dear.workflows.compare import PAGE, compare_cells, run_comparison, verdict
 
     reported: dict[Row, str] = {}
     notes = [HALVES] if options.protocol == "base-to-novel" and _has_own_photos(options) else []
@@ -41,6 +41,10 @@ def compare(options: Compare) -> None:
             say(f"{_name(row)} cannot be run: {reason}")
         say(f"{cells} cell{'' if cells == 1 else 's'} of other methods will be run.")
 
+    if options.cells is not None:
+        share = compare_cells(options, on_cell=report_cell, on_refused=report_refused, record_options=True)
+        say_share(options.cells, len(share.results))
+        return
     found = run_comparison(options, on_cell=report_cell, on_refused=report_refused, record_options=True)
     for row, reason in sorted(found.refused.items()):
         say(f"{_name(row)} could not be run{': ' + reason if row not in reported else ', as reported above.'}")

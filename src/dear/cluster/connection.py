@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -56,11 +58,21 @@ def connected(on: str) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    _connect(ray, on, address)
+    with _own_signals():
+        _connect(ray, on, address)
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Leave SIGTERM as it is: Ray replaces what it does, and exits without a word."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 def _imported() -> Any:
@@ -130,10 +142,21 @@ def check_room(nodes: list[Mapping[str, Any]], cpus: float, gpus: float = 0) -> 
             f"{option(gpus=gpus)} asks for a GPU, but the cluster has {has}: leave it out to compute on CPUs, or start "
             f"a node with a GPU."
         )
-    found = sum(int(min(cpu // cpus, gpu // gpus if gpus else cpu // cpus)) for cpu, gpu in sizes)
+    found = sum(_tasks(cpu, gpu, cpus, gpus) for cpu, gpu in sizes)
     if not found:
         raise ClusterError(
             f"{option(threads=f'{cpus:g}')} asks for more CPUs than any node of the cluster has"
             f"{' beside a GPU' if gpus else ''} (at most {most_cpus:g}): give fewer threads."
         )
     return found
+
+
+def has_room(node: Mapping[str, Any], cpus: float, gpus: float = 0) -> bool:
+    """Whether a node (of `ray.nodes()`) is alive and large enough for a task of this size."""
+    sizes = node["Resources"]
+    return bool(node["Alive"]) and _tasks(sizes.get("CPU", 0), sizes.get("GPU", 0), cpus, gpus) > 0
+
+
+def _tasks(cpu: float, gpu: float, cpus: float, gpus: float) -> int:
+    """How many tasks of a size fit on a node."""
+    return int(min(cpu // cpus, gpu // gpus if gpus else cpu // cpus))

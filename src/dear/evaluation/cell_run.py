@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,19 +45,33 @@ class Tested(NamedTuple):
     sha256: str
 
 
+Place = Callable[[Path, str], AbstractContextManager[Path]]
+"""Where a run is made: yields the folder to work in, and puts it in its place when it is whole."""
+
+
+def in_place(folder: Path, mark: str) -> AbstractContextManager[Path]:
+    """Make a run where it belongs."""
+    return nullcontext(folder)
+
+
 def run_cell(
-    cell: Cell, options: Bench, workspace: Workspace, on_step: Callable[[Metrics], None] | None = None
+    cell: Cell,
+    options: Bench,
+    workspace: Workspace,
+    on_step: Callable[[Metrics], None] | None = None,
+    *,
+    place: Place = in_place,
 ) -> CellResult:
-    """Train and test one cell, or read its result if it is done."""
+    """Train and test one cell, or read its result if it is done; `place` says where to make the run."""
     prepared = _prepared(cell, options, workspace)
     trained = describe(*prepared)
     path, mark = options.out / CELLS / f"{cell.slug}.json", _mark(trained, cell, options, workspace)
     if (done := _done(path, mark)) is not None:
         return _renamed(done, *prepared)
     start, peak = time.monotonic(), watch_peak(local_device(options.device))
-    job, folder = prepared.job, options.out / RUNS / cell.slug
-    with encoding_clock() as encoding, step_log(options.log, folder, on_step) as each_step:
-        made = _trained(prepared, fingerprint(trained), folder, options, each_step)
+    job, folder, what = prepared.job, options.out / RUNS / cell.slug, fingerprint(trained)
+    with encoding_clock() as encoding, place(folder, what) as work, step_log(options.log, work, on_step) as each_step:
+        made = _trained(prepared, what, cell.slug, work, options, each_step)
         begun = time.monotonic() - encoding()
         model, training_seconds = made.model, begun - start if made.seconds is None else made.seconds
         tests = [_test(model, cell, test, options, workspace) for test in cell.tests]
@@ -116,12 +131,12 @@ class _Trained(NamedTuple):
 
 
 def _trained(
-    prepared: Prepared, mark: str, folder: Path, options: Bench, on_step: Callable[[Metrics], None] | None
+    prepared: Prepared, mark: str, slug: str, folder: Path, options: Bench, on_step: Callable[[Metrics], None] | None
 ) -> _Trained:
-    """Train a cell's model in its folder, unless another grid of the same paper has trained the same one."""
+    """Train a cell's model in a folder, unless another grid of the same paper has trained the same one."""
     job, model = prepared
     begun = _was_begun(folder, mark)
-    shared = None if begun else shared_model(options.out, folder.name, mark, model.clip)
+    shared = None if begun else shared_model(options.out, slug, mark, model.clip, folder)
     if shared is not None:
         one = shared.result
         counts = one.steps, one.skipped, one.parameters or 0

@@ -86,7 +86,7 @@ def check_methods(
 
     A variant that names other models by data set, seed or shots is built for each of them, since one may be missing.
 
-    With `refused`, what a method refuses is put there instead of being raised, unless nothing is left to run.
+    With `refused`, what a method refuses is put there instead of being raised, unless nothing is left of a whole grid.
     """
     check_named([get_method(cell.method) for cell in cells], str(options.clip))
     clip = workspace.clip(str(options.clip), options.pretrained, options.device)
@@ -106,7 +106,7 @@ def check_methods(
             _try_classes(cell, prepared.model, options, workspace)
             read[key] = prepared.model.names()
         except REFUSALS as error:
-            if refused is None or len(reasons) == len(first) - 1:
+            if refused is None or (options.cells is None and len(reasons) == len(first) - 1):
                 raise
             reasons[key] = str(error)
     refusals = {cell: reasons[_built_as(cell)] for cell in cells if _built_as(cell) in reasons}

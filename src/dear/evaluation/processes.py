@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
 from dear.engine.workspace import Workspace
 from dear.errors import Terminated, typed
+from dear.evaluation.attempts import attempt
 from dear.evaluation.cell_run import run_cell
 from dear.evaluation.cells import Cell
 from dear.evaluation.results import CellResult
@@ -24,7 +26,9 @@ WATCH = 0.5
 
 
 _WORKSPACE = Workspace()
-"""What this process has open; a process belongs to one grid."""
+"""What this process has open, for one grid."""
+_GRID = ""
+"""The grid that a process of a cluster works for now."""
 
 Added = tuple[tuple[str, ...], tuple[str, ...]]
 
@@ -64,6 +68,17 @@ def ended_by_signals() -> Iterator[None]:
 def run_in_process(cell: Cell, options: Bench) -> CellResult:
     """Run a cell with what this process has open."""
     return run_cell(cell, options, _WORKSPACE)
+
+
+def run_attempt(cell: Cell, options: Bench, threads: int, grid: str, commands: bool, added: Added) -> CellResult:
+    """Run a cell on a node of a cluster, in a folder of its own; the next cells of a grid use what is open."""
+    global _WORKSPACE, _GRID
+    if grid != _GRID:
+        _WORKSPACE, _GRID = Workspace(), grid
+        torch.set_num_threads(threads)
+        extensions.add(*added)
+    with typed(commands):
+        return run_cell(cell, options, _WORKSPACE, place=partial(attempt, grid=grid))
 
 
 def _end_with(parent: int) -> None:

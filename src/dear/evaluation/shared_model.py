@@ -34,16 +34,16 @@ class SharedModel(NamedTuple):
     result: CellResult
 
 
-def shared_model(out: Path, slug: str, fingerprint: str, clip: FrozenClip) -> SharedModel | None:
-    """The model that a cell of the same name in another grid of the paper has trained; its run is copied to `out`."""
+def shared_model(out: Path, slug: str, fingerprint: str, clip: FrozenClip, folder: Path) -> SharedModel | None:
+    """The model that a cell of the same name in another grid of the paper has trained; its run is copied to `folder`."""
     if out.parent.name != GRIDS:
         return None
     for grid in sorted(one for one in out.parent.iterdir() if one != out):
         try:
             result, run = CellResult.read(grid / CELLS / f"{slug}.json"), grid / RUNS / slug
             if _is_same(result, run, fingerprint):
-                _copy(run, out / RUNS / slug)
-                return SharedModel(load(out / RUNS / slug, clip), result)
+                _copy(run, folder)
+                return SharedModel(load(folder, clip), result)
         except (OSError, UnicodeDecodeError, DearError):
             continue  # not done, or not readable: it is trained here
     return None

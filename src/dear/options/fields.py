@@ -168,6 +168,22 @@ def _is_on(value: str) -> str:
     return value
 
 
+def share_of(text: str) -> tuple[int, int]:
+    """The numbers in '3/20'."""
+    which, slash, count = text.partition("/")
+    numbers = [int(one) if one.isascii() and one.isdecimal() else 0 for one in (which, count)]
+    if not slash or not 1 <= numbers[0] <= numbers[1] <= LARGEST:
+        raise ValueError("not a share such as 3/20")
+    return numbers[0], numbers[1]
+
+
+def _is_share(value: str) -> str:
+    which, count = share_of(value)
+    return f"{which}/{count}"
+
+
+LARGEST = 100_000
+"""Largest number of shares of a grid."""
 Count = Annotated[int, Field(ge=1), Shown("N", "a whole number")]
 Number = Annotated[int, Field(ge=0), Shown("N", "a whole number")]
 Rate = Annotated[float, Field(ge=0), Shown("RATE", "a number")]
@@ -181,6 +197,7 @@ On = Annotated[
     str, AfterValidator(_is_on), Shown("ray[:ADDRESS]", "ray, or ray and the address of a head node, ray:10.0.0.1:6379")
 ]
 Time = Annotated[str, AfterValidator(_is_time), Shown("TIME", "a time such as 90s, 5m or 1h")]
+ShareOfCells = Annotated[str, AfterValidator(_is_share), Shown("K/N", "a share such as 3/20")]
 Tag = Annotated[str, Field(min_length=1), Shown("TAG", "a tag")]
 MapName = Annotated[str, Field(min_length=1), Shown("MAP", "a role map")]
 DataName = Annotated[str, Field(min_length=1), Shown("DATA", "a folder, a list or a data set's name")]

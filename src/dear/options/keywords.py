@@ -103,7 +103,7 @@ class BenchOptions(TypedDict, total=False):
     epochs_of: Mapping[str, Any]
     """Other numbers of epochs for some methods; tables mark them."""
     jobs: int
-    """Number of cells to run in parallel."""
+    """Number of cells to run in parallel; on a cluster, as many as it has room for."""
     validate: bool
     """Test on training images that were not sampled; test images are not used."""
     pretrained: str | None
@@ -128,8 +128,15 @@ class BenchOptions(TypedDict, total=False):
     cache: str | Path | None
     no_cache: bool
     log: Literal["tensorboard", "wandb"] | None
+    on: str | None
+    """Compute on a cluster: ray, ray:auto for the Ray of this machine, or ray:HOST:PORT."""
+    gpus: float | None
+    """GPUs per task on the cluster, such as 0.25 for four tasks on one GPU; by default it computes on CPUs."""
     resume: bool
     overwrite: bool
+    cells: str | None
+    """Run only every 20th cell, beginning with the third, for 3/20; the other shares may run at the same time on other
+    machines. Afterwards, --resume without it writes the tables."""
 
 
 class CompareOptions(TypedDict, total=False):
@@ -165,8 +172,11 @@ class CompareOptions(TypedDict, total=False):
     cache: str | Path | None
     no_cache: bool
     log: Literal["tensorboard", "wandb"] | None
+    on: str | None
+    gpus: float | None
     resume: bool
     overwrite: bool
+    cells: str | None
     protocol: Literal["base-to-novel", "few-shot"]
     """Protocol, as in 'dear bench'."""
 
@@ -195,8 +205,11 @@ class PaperOptions(TypedDict, total=False):
     cache: str | Path | None
     no_cache: bool
     log: Literal["tensorboard", "wandb"] | None
+    on: str | None
+    gpus: float | None
     resume: bool
     overwrite: bool
+    cells: str | None
     out: str | Path
     """Folder for cells, runs, tables, figures and report.html."""
     mini: bool

@@ -35,6 +35,7 @@ from dear.options.fields import (
     Rate,
     RecipeName,
     Share,
+    ShareOfCells,
     Shown,
     Tag,
     Text,
@@ -206,6 +207,30 @@ class Now(Options, title="This time"):
         return "resume" if self.resume else "overwrite" if self.overwrite else "refuse"
 
 
+class OneShare(Now, title="This time"):
+    """Which cells of a grid to run. Config files cannot contain it."""
+
+    cells: ShareOfCells | None = Field(default=None, exclude=True)
+    """Run only every 20th cell, beginning with the third, for 3/20; the other shares may run at the same time on other
+    machines. Afterwards, --resume without it writes the tables."""
+
+    @model_validator(mode="after")
+    def _of_one_grid(self) -> Self:
+        if self.cells is not None and self.overwrite:
+            share, over = option(cells=self.cells), option(overwrite=True)
+            raise ValueError(f"{over} would discard what other shares have done: leave it out, or {share}.")
+        if self.cells is not None and getattr(self, "on", None) is not None:
+            raise ValueError(
+                f"{option(cells=self.cells)} is for machines without a cluster: leave it or {option(on='ray')} out."
+            )
+        return self
+
+    @property
+    def continues(self) -> bool:
+        """Whether an output folder of the same kind is continued; the first share creates it, the others find it."""
+        return self.resume or self.cells is not None
+
+
 class RunOptions(Options, title="Options"):
     """One training."""
 
@@ -252,7 +277,7 @@ class GridOptions(Options, title="Options"):
     ] = Field(default={})
     """Other numbers of epochs for some methods; tables mark them."""
     jobs: Annotated[Count, Field(le=256)] = 1
-    """Number of cells to run in parallel."""
+    """Number of cells to run in parallel; on a cluster, as many as it has room for."""
     validation: bool = Field(default=False, alias="validate")  # BaseModel has a method `validate`
     """Test on training images that were not sampled; test images are not used."""
 
@@ -290,7 +315,7 @@ class Train(Fit, title="Options"):
     """Folder of the run."""
 
 
-class Bench(Now, Compute, Training, Source, GridOptions):
+class Bench(OneShare, OnCluster, Compute, Training, Source, GridOptions):
     """Options of `dear bench base-to-novel`."""
 
 
@@ -319,7 +344,7 @@ class Compare(Bench, title="Options"):
     """all, or methods, comma-separated; see 'dear ls methods'."""
 
 
-class Paper(Now, Compute, Training, DataRoot, Backbone, title="Options"):
+class Paper(OneShare, OnCluster, Compute, Training, DataRoot, Backbone, title="Options"):
     """Options of `dear paper`."""
 
     out: Folder
@@ -339,7 +364,7 @@ class Paper(Now, Compute, Training, DataRoot, Backbone, title="Options"):
     images: Annotated[int, Field(ge=2), Shown("N", "a whole number")] = 1000
     """Number of images for the searches and the ablations."""
     jobs: Annotated[Count, Field(le=256)] = 2
-    """Number of cells to run in parallel."""
+    """Number of cells to run in parallel; on a cluster, as many as it has room for."""
     only: Annotated[Names | None, Shown("PART,PART", "tables and figures")] = None
     """Tables and figures to make, such as table-2,figure-4; by default all, see --plan."""
     plan: bool = Field(default=False, exclude=True)

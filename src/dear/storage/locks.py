@@ -26,7 +26,7 @@ from dear.storage.files import MEGABYTE, read_regular, shown
 
 Kind = Literal["run", "grid", "paper", "index", "discovery", "cache"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-MARKER, LOCK = "dear-folder.json", ".dear.lock"
+MARKER, LOCK, SHARES = "dear-folder.json", ".dear.lock", ".shares"
 BEAT, STALE = 10.0, 60.0
 """Seconds between heartbeats, and after which an owner on another machine counts as gone."""
 TRIES, PAUSE = 40, 0.05
@@ -81,47 +81,101 @@ def _a(kind: Kind) -> str:
 
 def _content(folder: Path) -> list[Path]:
     """Everything in a folder except our marker, lock and leftovers."""
-    ours = {MARKER, LOCK}
+    ours = {MARKER, LOCK, SHARES}
     return [path for path in folder.iterdir() if path.name not in ours and not path.match(TEMPORARY)]
 
 
 @contextmanager
 def locked(folder: Path, kind: Kind) -> Iterator[None]:
     """Lock a folder against other processes; it is created and marked if it is new."""
+    _make(folder)
+    with _owned(folder, kind, folder / LOCK):
+        for share in sorted((folder / SHARES).glob("*.lock")):
+            _refuse_held(share, folder, kind)
+        remove_folder(folder / SHARES)  # one that begins now sees our lock
+        _mark(folder, kind)
+        yield
+
+
+@contextmanager
+def locked_share(folder: Path, kind: Kind, which: int, count: int) -> Iterator[None]:
+    """Lock one share of the work in a folder; other shares may be locked at the same time, the whole folder may not.
+
+    Whoever locks a share or the whole folder first writes its own lock and then looks at those of the others, so that
+    two that exclude each other never both begin.
+    """
+    _make(folder)
+    _make(folder / SHARES)
+    path = folder / SHARES / f"{which}-of-{count}.lock"
+    with _owned(folder, kind, path):
+        _refuse_held(folder / LOCK, folder, kind)
+        for other in sorted((folder / SHARES).glob("*.lock")):
+            if not other.name.endswith(f"-of-{count}.lock"):
+                _refuse_held(other, folder, kind)
+        _mark(folder, kind, leftovers=False)
+        yield
+
+
+def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OverwriteError(f"The folder {folder} cannot be made ({error.strerror}).") from None
-    path = folder / LOCK
+
+
+@contextmanager
+def _owned(folder: Path, kind: Kind, path: Path) -> Iterator[None]:
+    """Hold a lock file, signed and with a heartbeat."""
     if path.exists() and not path.is_file():
         raise OverwriteError(f"{path} is not a regular file: remove it.")
     lock = FileLock(path, timeout=0, is_singleton=False)
     _acquire(lock, folder, kind, path)
     stop = threading.Event()
     try:
-        _refuse_other_machine(folder, kind, path)
-        _mark(folder, kind, path)
-        threading.Thread(target=_beat, args=(path, stop), daemon=True).start()
-        yield
+        _refuse_other_machine(folder, kind, path)  # its signature stays
+        try:
+            with _writing(folder):
+                _sign(path)
+            threading.Thread(target=_beat, args=(path, stop), daemon=True).start()
+            yield
+        finally:
+            stop.set()
+            with suppress(OSError):
+                path.write_text("")
     finally:
-        stop.set()
-        with suppress(OSError):
-            path.write_text("")
         lock.release()
 
 
-def _mark(folder: Path, kind: Kind, lock: Path) -> None:
-    """Sign the lock, remove what a killed process left, and mark the folder if it is new."""
+def _refuse_held(path: Path, folder: Path, kind: Kind) -> None:
+    """Refuse if someone else has signed a lock file and is alive; who has not signed yet will see our own signature."""
+    owner = _owner(path)
+    if not owner:
+        return
+    _refuse_other_machine(folder, kind, path)
+    if owner.get("host") == socket.gethostname():
+        lock = FileLock(path, timeout=0, is_singleton=False)
+        _acquire(lock, folder, kind, path)  # the signature may be that of a killed process
+        lock.release()
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
     try:
-        _sign(lock)
-        remove_leftovers(folder)
-        if kind_of(folder) is None:
-            Marker(kind=kind).write(folder / MARKER)
+        yield
     except OSError as error:
         raise OverwriteError(
             f"The folder {folder} cannot be written ({error.strerror}): make room or check its permissions, and resume "
             f"with {option(resume=True)}."
         ) from None
+
+
+def _mark(folder: Path, kind: Kind, *, leftovers: bool = True) -> None:
+    """Remove what a killed process left, and mark the folder if it is new."""
+    with _writing(folder):
+        if leftovers:
+            remove_leftovers(folder)
+        if kind_of(folder) is None:
+            Marker(kind=kind).write(folder / MARKER)
 
 
 def mark(folder: Path, kind: Kind) -> None:
@@ -151,6 +205,12 @@ def remove_ours(folder: Path, names: Iterable[str]) -> None:
             path.unlink(missing_ok=True)
         elif path.is_dir():
             shutil.rmtree(path)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder that lies in one of ours and is never a link; what cannot be removed stays."""
+    if not folder.is_symlink():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sign(path: Path) -> None:

@@ -111,7 +111,7 @@ def run_bench(
         record_options: write OUT/config.yaml, which repeats the grid with --config.
     """
     check_log(options.log, options.out)
-    check_ours(options.out, "grid", resume=options.resume, overwrite=options.overwrite)
+    check_ours(options.out, "grid", resume=options.continues, overwrite=options.overwrite)
     cells, decided = plan_cells(protocol, options)
     record = once(partial(write_config, options.out, options, clip=decided.clip, pretrained=decided.pretrained))
 

@@ -14,9 +14,9 @@ from dear.options.parts import Compare, Training
 from dear.reports.compare_data import Comparison, make_comparison
 from dear.reports.compare_page import PAGE, write_comparison
 from dear.reports.compare_words import verdict
-from dear.workflows.bench import OnCell, OnRefused, grid_options, run_bench
+from dear.workflows.bench import Benched, OnCell, OnRefused, grid_options, run_bench
 
-__all__ = ["PAGE", "compare", "run_comparison", "verdict"]
+__all__ = ["PAGE", "compare", "compare_cells", "run_comparison", "verdict"]
 
 
 def compare(
@@ -65,17 +65,37 @@ def run_comparison(
     on_refused: OnRefused | None = None,
     record_options: bool = False,
 ) -> Comparison:
-    """Compare as the options say: what `dear.compare` and `dear compare` do.
+    """Compare as the options say: what `dear.compare` and `dear compare` do. A share of the cells has no page.
 
     `on_refused` is called before the first cell if some methods cannot be run; see `run_bench`.
     """
+    found = compare_cells(
+        options, on_cell=on_cell, on_step=on_step, on_refused=on_refused, record_options=record_options
+    )
+    if not found.results and found.reasons:  # refused in the middle, such as a description that does not fit
+        raise ConfigError(next(iter(found.reasons.values())))
+    comparison = make_comparison(found.results, found.reasons)
+    if options.cells is None:
+        write_comparison(options.out, comparison)
+    return comparison
+
+
+def compare_cells(
+    options: Compare,
+    *,
+    on_cell: OnCell | None = None,
+    on_step: Callable[[Metrics], None] | None = None,
+    on_refused: OnRefused | None = None,
+    record_options: bool = False,
+) -> Benched:
+    """Run the cells of a comparison, or a share of them; see `run_bench`."""
     if options.protocol == "base-to-novel" and len(set(options.shots)) > 1:
         raise ConfigError(f"base-to-novel compares methods with one number of shots: {option(shots=16)}.")
     if options.data is None:
         name, _ = backbone_for((), options.clip, options.pretrained)
         names = default_data("few-shot", broad_set(name), None)  # without shifted variants, for both protocols
         options = options.model_copy(update={"data": tuple(names)})
-    found = run_bench(
+    return run_bench(
         options.protocol,
         options,
         on_cell=on_cell,
@@ -84,8 +104,3 @@ def run_comparison(
         refuse=False,
         record_options=record_options,
     )
-    if not found.results and found.reasons:  # refused in the middle, such as a description that does not fit
-        raise ConfigError(next(iter(found.reasons.values())))
-    comparison = make_comparison(found.results, found.reasons)
-    write_comparison(options.out, comparison)
-    return comparison
