@@ -15,7 +15,7 @@ OWN_WORLD := world-textures,world-emblems,world-broad
 WORLD := world-blooms,world-things,world-places,world-emblems,world-scenes,world-broad,world-textures
 SHIFTED := world-broad-v2,world-broad-sketch,world-broad-a,world-broad-r
 
-.PHONY: help install browser options test lint types unit slow vectors docs tables masks otherkind language numbers fewshot photographs a11y readme quickstart clean onnxweb
+.PHONY: help install browser options test lint types unit slow ray vectors docs tables masks otherkind language numbers fewshot photographs a11y readme quickstart clean onnxweb
 test: lint types unit docs ## what CI runs: style, types, every test that is not slow, the documentation
 
 help: ## list the targets
@@ -45,6 +45,9 @@ unit: install ## every test that is not slow
 
 slow: install ## the slow tests: full size, the real sentence model, the world's scores, a clean install
 	$(PYTEST) -m slow
+
+ray: install ## grids on two nodes of Ray on loopback, in a network of their own if that is permitted
+	$(BIN)/python tests/own_network.py $(BIN)/python -m pytest -m ray tests/cluster
 
 vectors: install ## compare every method with numbers of its published code; FOLDER=DIR for other vectors
 	cd tests && ../$(BIN)/python -m vectors $(if $(FOLDER),$(abspath $(FOLDER)))

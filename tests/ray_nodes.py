@@ -39,11 +39,11 @@ class Nodes:
         token.chmod(0o600)
         mine = {"RAY_AUTH_TOKEN_PATH": str(token), "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
         self.environment = {**os.environ, **QUIET, **mine}
-        self._started: list[subprocess.Popen] = []
+        self.started: list[subprocess.Popen] = []
 
     def start(self, *, head: bool = False, environment: dict[str, str] | None = None) -> subprocess.Popen:
         """Start a node and wait until it is there."""
-        name = f"n{len(self._started)}"
+        name = f"n{len(self.started)}"
         port = self.address.rpartition(":")[2]
         place = ["--head", f"--port={port}", "--include-dashboard=false"] if head else [f"--address={self.address}"]
         size = ["--num-cpus=1", "--object-store-memory=80000000", "--node-ip-address=127.0.0.1"]
@@ -57,7 +57,7 @@ class Nodes:
                 stderr=file,
                 start_new_session=True,
             )
-        self._started.append(node)
+        self.started.append(node)
         until = time.monotonic() + START
         while b"--block" not in log.read_bytes():
             if node.poll() is not None or time.monotonic() > until:
@@ -73,20 +73,20 @@ class Nodes:
         node.wait()
 
     def processes(self, session: int | None = None) -> list[int]:
-        """Processes of these nodes that live: those of one session, or all that have this folder in their environment."""
+        """Living processes of these nodes, or of one of them; all have the folder in their environment."""
         found = []
         for place in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 facts = (place / "stat").read_text().rpartition(")")[2].split()
                 ours = str(self.folder).encode() in (place / "environ").read_bytes()
-                if facts[0] != "Z" and ours and int(place.name) != os.getpid():
-                    if session is None or int(facts[3]) == session:
-                        found.append(int(place.name))
+                wanted = session is None or int(facts[3]) == session
+                if facts[0] != "Z" and ours and wanted and int(place.name) != os.getpid():
+                    found.append(int(place.name))
         return found
 
     def end(self) -> None:
         """End all nodes, the head last."""
-        for node in reversed(self._started):
+        for node in reversed(self.started):
             self.kill(node)
         for pid in self.processes():
             with suppress(ProcessLookupError):

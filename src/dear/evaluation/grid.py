@@ -21,7 +21,7 @@ from dear.evaluation.processes import ended_by_signals
 from dear.evaluation.results import CellResult
 from dear.evaluation.tables import to_csv, to_markdown
 from dear.options.fields import share_of
-from dear.options.parts import Bench, OneShare
+from dear.options.parts import Bench
 from dear.progress.stages import stage
 from dear.storage.files import write_atomic
 from dear.storage.locks import Kind, check_ours, locked, locked_share, remove_leftovers, remove_ours
@@ -43,15 +43,16 @@ def run_grid(
     """Run the cells that are not done yet; tables are written after every cell, unless only a share is run.
 
     What cannot work, a missing data set or an impossible choice, is refused before anything is written or trained.
+    With a share in the options, the cells are those of the share, and other processes may run the others meanwhile.
     With `refused`, a cell that its method refuses does not end the grid: its sentence is put there instead.
     `on_checked` is called with the number of cells to run, after these checks and before the first cell.
     """
-    workspace, cells = workspace or Workspace(), own_share(cells, options)
+    workspace = workspace or Workspace()
     check_ours(options.out, "grid", resume=options.continues, overwrite=options.overwrite)
     with open_executor(options, workspace, on_step) as executor:
         check_data(cells, options, workspace)
         cells = check_methods(cells, options, workspace, refused)
-        with locked_for(options, options.out, "grid"):
+        with locked_for(options.cells, options.out, "grid"):
             check_ours(options.out, "grid", resume=options.continues, overwrite=options.overwrite)  # one may have ended
             _prepare(options)
             if on_checked:
@@ -61,17 +62,17 @@ def run_grid(
     return found
 
 
-def own_share(cells: Sequence[Cell], options: OneShare) -> Sequence[Cell]:
-    """The cells that this process runs: all, or with --cells 3/20 every 20th, beginning with the third."""
-    if options.cells is None:
-        return cells
-    which, count = share_of(options.cells)
-    return cells[which - 1 :: count]
+def own_share(cells: Sequence[Cell], share: str | None) -> list[Cell]:
+    """The cells that this process runs: all, or of a share 3/20 every 20th, beginning with the third."""
+    if share is None:
+        return list(cells)
+    which, count = share_of(share)
+    return list(cells[which - 1 :: count])
 
 
-def locked_for(options: OneShare, folder: Path, kind: Kind) -> AbstractContextManager[None]:
-    """Lock a folder for all cells, or for the share of this process."""
-    return locked(folder, kind) if options.cells is None else locked_share(folder, kind, *share_of(options.cells))
+def locked_for(share: str | None, folder: Path, kind: Kind) -> AbstractContextManager[None]:
+    """Lock a folder for all cells, or for one share of them."""
+    return locked(folder, kind) if share is None else locked_share(folder, kind, *share_of(share))
 
 
 @contextmanager

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.load import load_clip
+from dear.cluster.connection import connected
 from dear.data.families import WORLD
 from dear.data.open import open_dataset
+from dear.engine.ranks import local_device
 from dear.engine.workspace import Workspace
-from dear.errors import ConfigError
+from dear.errors import ConfigError, option
 from dear.evaluation.cell_run import RUNS, done_before
 from dear.evaluation.cells import Cell
 from dear.evaluation.eta import RemainingTime
-from dear.evaluation.grid import OLD, run_grid
+from dear.evaluation.grid import OLD, locked_for, own_share, run_grid
 from dear.evaluation.results import CellResult, Protocol
 from dear.evaluation.shared_model import GRIDS
 from dear.evaluation.tables import to_csv, to_markdown
@@ -34,22 +37,22 @@ from dear.paper.survey import MEASURES, Order, Survey, missing_sets, survey
 from dear.progress.stages import duration, stage
 from dear.roles.rolemap import LAST_LAYERS, RoleMap
 from dear.storage.files import write_atomic
-from dear.storage.locks import check_ours, locked, remove_leftovers, remove_ours
+from dear.storage.locks import check_ours, remove_leftovers, remove_ours
 
 Say = Callable[[str], None]
 
 
 def make_paper(order: Order, say: Say = lambda remark: None, *, if_exists: IfExists = "resume") -> Path:
-    """Run everything that is not done, and write the report; returns the page's path.
+    """Run everything that is not done, and write the report; returns the page's path; a share has no report.
 
     Whatever can be refused is refused before anything is written or, with `overwrite`, removed.
     """
     resume, overwrite = if_exists == "resume", if_exists == "overwrite"
     check_ours(order.out, "paper", resume=resume, overwrite=overwrite)
-    clip = load_clip(order.clip, order.pretrained, order.device)
+    clip = load_clip(order.clip, order.pretrained, local_device(order.device))
     roles = _roles(order, clip)
     missing_sets(order.sets, order.data_root)
-    with locked(order.out, "paper"):
+    with connected(order.on) if order.on else nullcontext(), locked_for(order.cells, order.out, "paper"):
         check_ours(order.out, "paper", resume=resume, overwrite=overwrite)  # another one may just have ended
         return _run_locked(order, clip, roles, say, overwrite=overwrite)
 
@@ -75,7 +78,7 @@ def _run_locked(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, ove
         missing=looked.missing,
         refused=refused,
     )
-    planned = cells_by_protocol(looked.experiments)
+    planned = _share_of_each(cells_by_protocol(looked.experiments), order.cells)
     waiting = [cell for cells in planned.values() for cell in cells if identity(cell) not in looked.done]
     pace = RemainingTime((cell.method for cell in waiting), order.jobs)
     with stage("cells", looked.cost.cells, done=looked.cost.done, outer=True) as advance:
@@ -87,10 +90,20 @@ def _run_locked(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, ove
 
         for protocol, cells in planned.items():
             results += _run_protocol(order, protocol, cells, looked, workspace, say, refused, after_cell)
-            write_paper(order.out, found)
+            if order.cells is None:
+                write_paper(order.out, found)
+    if order.cells is not None:
+        say(f"share {order.cells}: {len(results)} cells done; after all shares, add {option(resume=True)} instead.")
+        return order.out
     write_paper(order.out, _measured(order, clip, roles, found, say))
     shutil.rmtree(order.out / OLD, ignore_errors=True)
     return order.out / PAGE
+
+
+def _share_of_each(planned: dict[Protocol, list[Cell]], share: str | None) -> dict[Protocol, list[Cell]]:
+    """The cells of a share, by protocol."""
+    own = set(own_share([cell for cells in planned.values() for cell in cells], share))
+    return {protocol: [cell for cell in cells if cell in own] for protocol, cells in planned.items()}
 
 
 def _prepare(out: Path, *, overwrite: bool) -> None:
@@ -139,6 +152,8 @@ def _run_protocol(
     refused.update({cell.method: sentence for cell, sentence in why.items()})
     by_identity = {identity(result): result for result in found}
     ordered = [by_identity[identity(cell)] for cell in cells if identity(cell) in by_identity]
+    if order.cells is not None:
+        return ordered
     write_atomic(options.out / "table.csv", to_csv(ordered).encode())
     write_atomic(options.out / "table.md", to_markdown(ordered).encode())
     return ordered

@@ -72,7 +72,12 @@ class Order:
     workers: int = 2
     threads: int | None = None
     """Threads of each cell; by default the cores shared by the jobs."""
-    device: str = "cpu"
+    device: str | None = "cpu"
+    on: str | None = None
+    """The cluster that runs the cells; None for this machine."""
+    gpus: float | None = None
+    cells: str | None = None
+    """Share of the cells to run, such as "3/20"; None: all, and then the report."""
 
     @property
     def cached_views(self) -> int:
@@ -108,7 +113,10 @@ class Order:
             data_root=self.data_root,
             device=self.device,
             workers=self.workers,
-            threads=self.threads or max(1, torch.get_num_threads() // self.jobs),
+            threads=self.threads if self.on else self.threads or max(1, torch.get_num_threads() // self.jobs),
+            on=self.on,
+            gpus=self.gpus,
+            cells=self.cells,
             resume=True,
         )
 

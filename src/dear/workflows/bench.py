@@ -14,7 +14,7 @@ from dear.engine.workspace import Workspace
 from dear.errors import ConfigError
 from dear.evaluation.cells import Cell, make_cells
 from dear.evaluation.defaults import backbone_for, broad_set, default_data
-from dear.evaluation.grid import run_grid
+from dear.evaluation.grid import own_share, run_grid
 from dear.evaluation.results import CellResult, Protocol
 from dear.evaluation.summary import Row
 from dear.evaluation.tables import to_text
@@ -113,6 +113,7 @@ def run_bench(
     check_log(options.log, options.out)
     check_ours(options.out, "grid", resume=options.continues, overwrite=options.overwrite)
     cells, decided = plan_cells(protocol, options)
+    cells = own_share(cells, options.cells)
     record = once(partial(write_config, options.out, options, clip=decided.clip, pretrained=decided.pretrained))
 
     refused: dict[Cell, str] = {}

@@ -40,7 +40,7 @@ def make(options: Paper, *, say: Callable[[str], None] = lambda message: None, r
             record()
         say(message)
 
-    return make_paper(order, report, if_exists=options.if_exists)
+    return make_paper(order, report, if_exists="resume" if options.continues else options.if_exists)
 
 
 def paper_plan(options: Paper) -> str:
@@ -70,7 +70,10 @@ def order_of(options: Paper) -> Order:
         jobs=options.jobs,
         workers=options.workers,
         threads=options.threads,
-        device=local_device(options.device),
+        device=options.device if options.on else local_device(options.device),
+        on=options.on,
+        gpus=options.gpus,
+        cells=options.cells,
     )
 
 
