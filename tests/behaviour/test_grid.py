@@ -8,10 +8,12 @@ from PIL import Image
 from dear.data.open import open_dataset
 from dear.data.splits import few_shot
 from dear.engine import feature_cache
+from dear.engine.workspace import Workspace
 from dear.errors import ConfigError, DataError, OverwriteError, RoleMapError, TrainingError
 from dear.evaluation import cell_run, executors
 from dear.evaluation.cell_run import CELLS, RUNS
 from dear.evaluation.cells import make_cells
+from dear.evaluation.eta import longest_first
 from dear.evaluation.grid import run_grid
 from dear.evaluation.results import CellResult
 from dear.storage.columns import Segment
@@ -184,6 +186,20 @@ def test_several_jobs_give_the_same(photos, setting):
     assert told == [1, 2, 3, 4]
     tables = [(setting(name).out / "table.md").read_text() for name in ("one", "two")]
     assert tables[0] == tables[1]
+
+
+def test_the_longest_cells_are_first(photos, setting):
+    """By their steps; what is known about a method's seconds per step counts, too."""
+    planned = cells(photos, "few-shot", methods=["zero_shot", "coop", "maple"], shots=[1, 2])
+    options, workspace = setting(), Workspace()
+    order = [(planned[index].method, planned[index].shots) for index in longest_first(planned, options, workspace)]
+    assert order == [("coop", 2), ("maple", 2), ("coop", 1), ("maple", 1), ("zero_shot", 1), ("zero_shot", 2)]
+    (plain,) = run_grid(cells(photos, "few-shot", methods=["zero_shot"]), options)
+    for method, seconds in (("coop", 4e4), ("maple", 4e5)):
+        known = plain.model_copy(update={"method": method, "steps": 4, "seconds": seconds})
+        (options.out / CELLS / f"{method}.json").write_text(known.to_json())
+    order = [(planned[index].method, planned[index].shots) for index in longest_first(planned, options, workspace)]
+    assert order[:4] == [("maple", 2), ("maple", 1), ("coop", 2), ("coop", 1)]
 
 
 def test_an_error_in_a_job_is_ours(photos, setting, tmp_path):

@@ -29,6 +29,9 @@ NO_ROOM = ""
 """`dear` itself: its names are loaded when first asked for, so importing one hides where it leads."""
 LATE: dict[tuple[str, str], str] = {
     ("dear.entry", "cli"): "Ctrl-C while the commands are being loaded is one line",
+    ("dear.cluster.nodes", "cluster"): "a function that Ray sends to a node, where dear may be missing",
+    ("dear.evaluation.on_ray", "cluster"): "a function that Ray sends to a node",
+    ("dear.evaluation.on_ray", "evaluation"): "a function that Ray sends to a node, after it has compared versions",
 }
 """(importing module, imported room) of an import inside a function, and the reason why it has to be there."""
 

@@ -71,7 +71,7 @@ def _own_signals() -> Iterator[None]:
     """Leave SIGTERM as it is: Ray replaces what it does, and exits without a word."""
     before = signal.getsignal(signal.SIGTERM)
     yield
-    if threading.current_thread() is threading.main_thread():
+    if before is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)
 
 
