@@ -113,7 +113,6 @@ def run_bench(
     check_log(options.log, options.out)
     check_ours(options.out, "grid", resume=options.continues, overwrite=options.overwrite)
     cells, decided = plan_cells(protocol, options)
-    cells = own_share(cells, options.cells)
     record = once(partial(write_config, options.out, options, clip=decided.clip, pretrained=decided.pretrained))
 
     refused: dict[Cell, str] = {}
@@ -138,7 +137,7 @@ def run_bench(
             on_step(metrics)
 
     results = run_grid(
-        cells,
+        own_share(cells, options.cells),
         decided,
         workspace=workspace,
         on_cell=after_cell,
