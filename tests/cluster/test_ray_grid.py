@@ -99,7 +99,9 @@ def test_a_stopped_grid_is_resumed(nodes, grid, tmp_path, how):
     driver.send_signal(how)
     code, stderr = ended(driver)
     if how == signal.SIGINT:
-        assert (code, "dear: stopped; what was saved so far is kept" in stderr) == (130, True)
+        assert code == 130
+        assert "dear: stopped; " in stderr
+        assert "Traceback" not in stderr
     wait_for(lambda: not cells_on(nodes))
     assert len(adapters(tmp_path / "out")) < 4
     assert ended(grid("--resume", "--seeds", "1,2,3,4", "--out", "out"))[0] == 0

@@ -178,7 +178,7 @@ def _is_unsaved(words: Sequence[str]) -> bool:
     """Whether the run or grid that these words write has neither a checkpoint nor a result."""
     named = [word.partition("=")[2] for word in words if word.startswith("--out=")]
     named += [after for word, after in pairwise(words) if word == "--out"]
-    patterns = {"run": ["*.safetensors"], "grid": ["cells/*.json", "runs/*/*.safetensors"]}
+    patterns = {"run": ["*.safetensors"], "grid": ["cells/*.json", "runs/**/*.safetensors"]}
     folder = Path(named[-1]) if named else Path()
     kind = import_module("dear.storage.locks").kind_of(folder) if named else None  # loaded by the command that ran
     return kind in patterns and not any(any(folder.glob(one)) for one in patterns[kind])
