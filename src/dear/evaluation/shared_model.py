@@ -35,7 +35,7 @@ class SharedModel(NamedTuple):
 
 
 def shared_model(out: Path, slug: str, fingerprint: str, clip: FrozenClip, folder: Path) -> SharedModel | None:
-    """The model that a cell of the same name in another grid of the paper has trained; its run is copied to `folder`."""
+    """The model that a cell of the same name in another grid of the paper has trained; it is copied to `folder`."""
     if out.parent.name != GRIDS:
         return None
     for grid in sorted(one for one in out.parent.iterdir() if one != out):
