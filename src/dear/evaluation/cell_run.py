@@ -45,6 +45,7 @@ class Tested(NamedTuple):
     sha256: str
 
 
+OnStep = Callable[[Metrics], None]
 Place = Callable[[Path, str], AbstractContextManager[Path]]
 """Where a run is made: yields the folder to work in, and puts it in its place when it is whole."""
 
@@ -55,12 +56,7 @@ def in_place(folder: Path, mark: str) -> AbstractContextManager[Path]:
 
 
 def run_cell(
-    cell: Cell,
-    options: Bench,
-    workspace: Workspace,
-    on_step: Callable[[Metrics], None] | None = None,
-    *,
-    place: Place = in_place,
+    cell: Cell, options: Bench, workspace: Workspace, on_step: OnStep | None = None, *, place: Place = in_place
 ) -> CellResult:
     """Train and test one cell, or read its result if it is done; `place` says where to make the run."""
     prepared = _prepared(cell, options, workspace)
