@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from dear.workflows.search import search
     from dear.workflows.search_export import export_index
     from dear.workflows.search_lists import build_search
+    from dear.workflows.sync import sync
     from dear.workflows.train import fit
     from dear.workflows.world import pretrain_world, preview_world, score_world
 
@@ -113,6 +114,7 @@ _HOMES = {
     "score_world": "dear.workflows.world",
     "search": "dear.workflows.search",
     "show_roles": "dear.workflows.roles",
+    "sync": "dear.workflows.sync",
 }
 
 __all__ = [
@@ -177,6 +179,7 @@ __all__ = [
     "score_world",
     "search",
     "show_roles",
+    "sync",
 ]
 
 

@@ -130,6 +130,7 @@ ERRORS = {
     "bench few-shot": "--data photos --out grid",
     "bench cross-dataset": "--source imagenet --out grid",
     "bench domain": "--out grid --seeds one",
+    "sync": "photos nowhere",
     "convert": "photos/ant/0.png converted",
     "export": "run",
     "push": "run me/pets",

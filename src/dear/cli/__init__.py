@@ -69,6 +69,10 @@ COMMANDS = {
         "push",
         "Publish an adapter on the hub: its files and a card, never photos or records of the run.",
     ),
+    "sync": Place(
+        "sync",
+        "Copy cells, adapters and tables of FOLDER to storage such as s3://, and fetch those that others put there.",
+    ),
     "convert": Place(
         "convert",
         "Write the weights of a CLIP to OUT as safetensors; pickled files are read as tensors only, never as code.",

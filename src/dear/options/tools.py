@@ -160,6 +160,17 @@ class Convert(Options, title="Options"):
     """OpenCLIP name of the architecture, for a file of weights."""
 
 
+class Sync(Options, title="Options"):
+    """Options of `dear sync` and `dear.sync`."""
+
+    folder: Annotated[Folder, Argument, Shown("FOLDER", "the folder of a grid or a run")]
+    """Folder of a grid or a run; a new one is filled."""
+    url: Annotated[str, Field(min_length=1), Argument, Shown("URL", "an address such as s3://bucket/grid")]
+    """Address of the storage, such as s3://bucket/grid or file:///shared/grid."""
+    overwrite: bool = Field(default=False, exclude=True)
+    """Replace files in the storage that differ from those of FOLDER."""
+
+
 class Doctor(Options, title="Options"):
     """Options of `dear doctor`."""
 

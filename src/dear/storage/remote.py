@@ -6,13 +6,12 @@ progress, checkpoints and caches stay where they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from dear.errors import ConfigError, DataError, MissingExtraError, OverwriteError, option
-from dear.progress.stages import stage
 from dear.storage.files import MEGABYTE, read_regular, shown, write_atomic
 
 LASTING = ("cells/*.json", "runs/*/adapter_model.safetensors", "runs/*/adapter_config.json", "runs/*/README.md")
@@ -30,31 +29,31 @@ class Copied(NamedTuple):
     fetched: tuple[str, ...]
 
 
-def sync(folder: Path, url: str, *, overwrite: bool = False) -> Copied:
+def copy_both_ways(folder: Path, url: str, on_file: Callable[[int, int], None], *, overwrite: bool = False) -> Copied:
     """Copy cells and adapters that only one of both places has, and tables of the folder, to the other place.
 
     A cell or adapter that both have must be the same; with `overwrite`, that of the folder replaces the other.
+    `on_file` is called with the number of files done and that of all.
     """
     system, root = _opened(url)
     here, there = set(_local(folder)), set(_remote(system, root))
     sent, fetched = [], []
-    with stage("copying files", len(here | there)) as advance:
-        for done, name in enumerate(sorted(here | there), start=1):
-            if name not in here:
-                _fetch(system, f"{root}/{name}", folder / name)
-                fetched.append(name)
-            else:
-                data = read_regular(folder / name, most=LARGEST)
-                same = name in there and _read(system, f"{root}/{name}") == data
-                if name in there and not same and not overwrite and not _matches(name, WRITTEN_AGAIN):
-                    raise OverwriteError(
-                        f"{shown(name)} in {folder} and in {shown(url)} differ: choose another place, or replace the "
-                        f"latter with {option(overwrite=True)}."
-                    )
-                if not same:
-                    _send(system, f"{root}/{name}", data)
-                    sent.append(name)
-            advance(done)
+    for done, name in enumerate(sorted(here | there), start=1):
+        if name not in here:
+            _fetch(system, f"{root}/{name}", folder / name)
+            fetched.append(name)
+        else:
+            data = read_regular(folder / name, most=LARGEST)
+            same = name in there and _read(system, f"{root}/{name}") == data
+            if name in there and not same and not overwrite and not _matches(name, WRITTEN_AGAIN):
+                raise OverwriteError(
+                    f"{shown(name)} in {folder} and in {shown(url)} differ: choose another place, or replace the "
+                    f"latter with {option(overwrite=True)}."
+                )
+            if not same:
+                _send(system, f"{root}/{name}", data)
+                sent.append(name)
+        on_file(done, len(here | there))
     return Copied(tuple(sent), tuple(fetched))
 
 
@@ -89,7 +88,7 @@ def _remote(system: Any, root: str) -> Iterator[str]:
     for path in map(str, listed):
         name = path.lstrip("/").removeprefix(start)
         parts = PurePosixPath(name).parts
-        is_below = path.lstrip("/").startswith(start) and ".." not in parts and not name.startswith((".", "/"))
+        is_below = path.lstrip("/").startswith(start) and not any(part[0] in "./" for part in parts)
         if is_below and _matches(name, (*ADAPTER, *LASTING, *WRITTEN_AGAIN)):
             yield name
 

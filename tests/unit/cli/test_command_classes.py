@@ -22,6 +22,7 @@ SAME = {
     "check_data": tools.CheckData,
     "list_datasets": tools.ListData,
     "convert": tools.Convert,
+    "sync": tools.Sync,
     "pretrain_world": tools.PretrainWorld,
     "preview_world": tools.PreviewWorld,
     "score_world": tools.ScoreWorld,

@@ -113,6 +113,7 @@ def test_threads_can_be_told_wherever_is_computed():
         ("roles", "compare"),
         ("world", "preview"),
         ("convert",),
+        ("sync",),
         ("push",),
         ("doctor",),
         ("cache",),

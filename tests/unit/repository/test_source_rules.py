@@ -73,6 +73,7 @@ PUBLIC = [
     "score_world",
     "search",
     "show_roles",
+    "sync",
 ]
 """Pinned: removing one breaks programs of others, and adding one is a promise."""
 ONLY_IN = {

@@ -3,8 +3,8 @@
 import fsspec
 import pytest
 
+from dear import sync
 from dear.errors import ConfigError, OverwriteError
-from dear.storage.remote import sync
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
@@ -35,6 +35,17 @@ def test_names_that_lead_elsewhere_are_ignored(tmp_path):
     system = fsspec.filesystem("memory")
     for name in ("cells/../../x.json", "cells/.hidden.json", "other.bin"):
         system.pipe_file(f"/evil{tmp_path.name}/{name}", b"x")
-    assert sync(tmp_path, f"memory://evil{tmp_path.name}").fetched in ((), ("cells/.hidden.json",))
+    assert sync(tmp_path, f"memory://evil{tmp_path.name}").fetched == ()
     with pytest.raises(ConfigError, match="is not an address"):
         sync(tmp_path, "folder")
+
+
+def test_the_command_says_how_much_was_copied(dear_, tmp_path):
+    (tmp_path / "grid" / "cells").mkdir(parents=True)
+    (tmp_path / "grid" / "cells" / "a.json").write_text("{}")
+    url = f"file://{tmp_path}/shared"
+    assert dear_("sync", tmp_path / "grid", url)[:2] == (0, f"1 files sent to {url}, 0 fetched\n")
+    assert dear_("sync", tmp_path / "other", url)[:2] == (0, f"0 files sent to {url}, 1 fetched\n")
+    assert (tmp_path / "other" / "cells" / "a.json").read_text() == "{}"
+    code, _, stderr = dear_("sync", tmp_path / "grid", "nowhere")
+    assert (code, stderr.count("\n")) == (2, 1)
