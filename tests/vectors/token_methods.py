@@ -245,7 +245,9 @@ def unit_sentences(monkeypatch):
     from dear.backbone.text import TextTower
 
     right = TextTower.encode
-    monkeypatch.setattr(TextTower, "encode", lambda *args: torch.nn.functional.normalize(right(*args), dim=-1))
+    monkeypatch.setattr(
+        TextTower, "encode", lambda *args, **how: torch.nn.functional.normalize(right(*args, **how), dim=-1)
+    )
 
 
 def no_dropout_of_the_target(monkeypatch):

@@ -6,7 +6,6 @@ Gradio is imported when the page is built, with its telemetry switched off befor
 from __future__ import annotations
 
 import os
-from html import escape
 from importlib import import_module, resources
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 from dear.app.studio import LARGEST_PHOTO, Studio
 from dear.app.tabs import Wiring, heads_tab, predict_tab, report_tab, search_tab, teach_tab
 from dear.errors import ConfigError, MissingExtraError, option
+from dear.reports.render import render
 
 HEADERS = {
     "content-security-policy": "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
@@ -79,7 +79,7 @@ def build(studio: Studio) -> Page:
     gr = gradio()
     blocks = gr.Blocks(title=f"{studio.title} – DeAR", analytics_enabled=False, delete_cache=(HOUR, HOUR))
     with blocks:
-        gr.HTML(_header(studio), elem_id="dear-header")
+        gr.HTML(render("app_header.html", title=studio.title, note=studio.note), elem_id="dear-header")
         wiring = Wiring(gr, studio, session=gr.State(None), turn=gr.State(0))
         with gr.Tabs(elem_id="dear-tabs", overflow_behavior="wrap"):
             predict_tab(wiring)
@@ -115,11 +115,6 @@ def _theme(gr: Any) -> Any:
     system = gr.themes.utils.fonts.Font
     fonts, monospace = ([system(name) for name in names] for names in (FONTS, MONOSPACE))
     return gr.themes.Base(primary_hue="blue", font=fonts, font_mono=monospace).set(**COLORS)
-
-
-def _header(studio: Studio) -> str:
-    note = f'<p class="dear-quiet">{escape(studio.note)}</p>' if studio.note else ""
-    return f"<h1>{escape(studio.title)}</h1>{note}"
 
 
 def _file(name: str) -> str:

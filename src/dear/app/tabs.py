@@ -6,7 +6,6 @@ import logging
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from dear.app.studio import ALL_PHOTOS, MOST_PHOTOS, Session, Studio, taught_cla
 from dear.app.teaching import add_lessons, learn, lessons_html
 from dear.data.images import readable_suffixes
 from dear.errors import ConfigError, DearError
+from dear.reports.render import render
 from dear.storage.documents import read_text
 
 STRICT = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -98,16 +98,13 @@ def _only_files(move: Callable[..., Any]) -> Callable[..., Any]:
 
 def problem(sentence: str) -> str:
     """A sentence about what is wrong, as a part of the page."""
-    return f'<p class="dear-problem" role="alert">{escape(sentence)}</p>'
+    return render("app_problem.html", sentence=sentence)
 
 
 def framed(page: str, title: str) -> str:
     """A whole page within the page, without scripts and without access to anything."""
-    whole = f'<!doctype html><meta http-equiv="Content-Security-Policy" content="{STRICT}">{page}'
-    return (
-        f'<iframe class="dear-page" title="{escape(title)}" sandbox="allow-same-origin" srcdoc="{escape(whole)}" '
-        f"onload=\"this.style.height=this.contentDocument.documentElement.scrollHeight+'px'\"></iframe>"
-    )
+    whole = render("app_frame_head.html", policy=STRICT) + page
+    return render("app_frame.html", page=whole, title=title)
 
 
 def predict_tab(wiring: Wiring) -> None:
@@ -233,11 +230,7 @@ def teach_tab(wiring: Wiring) -> None:
     """Correct a label, or add a class."""
     gr, studio = wiring.gr, wiring.studio
     with gr.Tab("Teach", id="teach") as tab:
-        gr.HTML(
-            "<p>Say what the photos that you dropped in <b>Predict</b> show: a class that was confused, or a new one. "
-            "Four photos of a new class are a beginning, more are better; a name that says what is seen helps. "
-            "Only this browser gets what you teach.</p>"
-        )
+        gr.HTML(render("app_teach.html"))
         with gr.Row(equal_height=True):
             which = gr.Dropdown([ALL_PHOTOS], value=ALL_PHOTOS, label="Photos", elem_id="dear-teach-which")
             label = gr.Dropdown(

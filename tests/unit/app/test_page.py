@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from html import unescape
 
 import pytest
 from PIL import Image
@@ -71,7 +72,7 @@ def test_a_framed_page_is_escaped_and_has_no_scripts():
     assert html.count("<") == 2
     assert 'sandbox="allow-same-origin"' in html
     assert "allow-scripts" not in html
-    assert "default-src &#x27;none&#x27;" in html
+    assert "default-src 'none'" in unescape(unescape(html))  # an attribute of a page in an attribute
 
 
 def test_a_problem_is_escaped():

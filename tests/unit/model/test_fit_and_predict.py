@@ -127,7 +127,7 @@ def test_wrong_choices(fitted, photos, changes, sentence):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"data": 3}, "data is 3: give a folder, a list or a data set's name."),
+        ({"data": 3}, "The data set is of type int: give its name, a folder, a .csv,"),
         ({"data": "world-thing"}, "Did you mean 'world-things'"),
         ({"clip": 3}, "clip is 3: give a name."),
         ({"shots": "16"}, "shots is '16': give a whole number from 1 on."),
