@@ -116,6 +116,7 @@ def test_a_camera_shot_gets_an_answer(browser, model, roles):
     with served(Studio(model=model, roles=roles)) as address, visited(browser, address) as page:
         page.get_by_text("Use the camera").click()
         page.get_by_text("Click to Access Webcam").click()
+        page.wait_for_function("() => document.querySelector('#dear-camera video')?.videoWidth > 0")  # it has a picture
         page.click("#dear-camera button[aria-label='capture photo']")
         assert answers(page)[0] in model.required_classes().names
 
