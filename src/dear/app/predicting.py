@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dear.app.studio import Session, Studio, chosen, dropped, opened, thumbnail, typed_classes
 from dear.data.images import ImageStream, NamedImage
-from dear.errors import ImageError
+from dear.errors import ImageError, InputError
 from dear.model.explanation import explain_image, picture_seen
 from dear.model.model import Model
 from dear.model.predict import AnswerRule, stream
@@ -54,6 +54,8 @@ def predict_photos(
 ) -> Answers:
     """Classify dropped photos among the session's classes, or among those typed in."""
     photos, names = dropped(paths), typed_classes(classes)
+    if names is not None and len(names) == 1:
+        raise InputError("Among one class, every photo shows it: type a second one, after a comma.")
     model = studio.view(session, names)
     can_reject = model.calibrated() is not None
     rule = AnswerRule(reject=reject and can_reject)

@@ -254,8 +254,8 @@ def teach_tab(wiring: Wiring) -> None:
         new = add_lessons(studio, session or Session(), paths, one, name)
         return lessons_html(new), new, gr.Dropdown(choices=list(taught_classes(studio, new)))
 
-    def learned(session: Any) -> tuple[Any, ...]:
-        new, outcome = learn(studio, session or Session())
+    def learned(session: Any, text: Any) -> tuple[Any, ...]:
+        new, outcome = learn(studio, session or Session(), text)
         return lessons_html(new, outcome), new
 
     def forgotten() -> tuple[Any, ...]:
@@ -264,7 +264,7 @@ def teach_tab(wiring: Wiring) -> None:
     wiring.call([tab.select], choices, [wiring.photos], [which])
     outputs = [lessons, wiring.session, label]
     wiring.call([add.click], added, [wiring.photos, which, label, wiring.session], outputs, "add")
-    wiring.call([start.click], learned, [wiring.session], [lessons, wiring.session], "learn")
+    wiring.call([start.click], learned, [wiring.session, wiring.classes], [lessons, wiring.session], "learn")
     wiring.call([forget.click], forgotten, [], outputs, "forget")
 
 

@@ -26,6 +26,7 @@ from dear.app.studio import (
     opened,
     taught_classes,
     thumbnail,
+    typed_classes,
 )
 from dear.data.prompts import DEFAULT_TEMPLATE, ClassList, class_list
 from dear.engine.feed import Feed, Views
@@ -111,14 +112,19 @@ class Outcome:
         return found
 
 
-def learn(studio: Studio, session: Session) -> tuple[Session, Outcome]:
-    """Train on the lessons of a session and the run's own photos; the session's model afterwards is the new one."""
+def learn(studio: Studio, session: Session, classes: str | None = None) -> tuple[Session, Outcome]:
+    """Train on the lessons of a session and the run's own photos; the session's model afterwards is the new one.
+
+    A CLIP without classes of its own takes those that were typed in, besides the taught ones.
+    """
     if not session.lessons:
         raise InputError("Nothing is taught yet: drop photos, say what they show, and add them.")
     names = taught_classes(studio, session)
+    if not studio.class_names:
+        names = tuple(dict.fromkeys((*(typed_classes(classes) or ()), *names)))
     if len(names) < 2:
         raise InputError("One class cannot be confused with anything: teach a second one, or type classes first.")
-    new = [name for name in names if name not in studio.class_names]
+    new = [name for name in taught_classes(studio, session) if name not in studio.class_names]
     taught, held = divided(session.lessons, new)
     shots_NE, labels_N = _shots(studio.photos, studio.model)
     rows = torch.tensor(repeats([one.label for one in taught], new))

@@ -169,3 +169,8 @@ def test_an_explanation_has_the_probability_of_the_prediction(studio, photos):
     page = explain_photo(own, Session(), photos, "lime.png", None)
     assert f"“{name}”, {percent:.0f} % likely" in page
     assert "Why" in page
+
+
+def test_one_class_is_no_question(studio, photos):
+    with pytest.raises(InputError, match="type a second one"):
+        predict_photos(studio, Session(), photos, "dolphin")

@@ -24,6 +24,7 @@ from dear.app.teaching import (
 from dear.data.dataset import Dataset, Item
 from dear.errors import ClassListError, InputError
 from dear.evaluation.test_data import TestData
+from helpers import build
 
 NAMES = ("cat", "dog", "hot air balloon")
 NO_PHOTOS = Score(0, 0, 0)
@@ -122,6 +123,17 @@ def test_without_the_runs_photos_that_is_said(studio, tmp_path):
     assert (outcome.shots, outcome.tested) == (0, NO_PHOTOS)
     assert "only yours were learned" in outcome.sentences()[0]
     assert "unknown" in outcome.sentences()[-1]
+
+
+def test_a_clip_without_classes_takes_those_that_were_typed(clip, tmp_path):
+    bare = Studio(model=build("zero_shot", clip))
+    paths = saved(tmp_path, 7, [1])
+    session = add_lessons(bare, Session(), paths, None, "jumping dolphin")
+    with pytest.raises(InputError, match="One class cannot be confused"):
+        learn(bare, session)
+    taught, outcome = learn(bare, session, "dolphin, umbrella, cup")
+    assert taught.taught.required_classes().names == ("dolphin", "umbrella", "cup", "jumping dolphin")
+    assert outcome.untested == ("jumping dolphin",)
 
 
 def test_a_loss_is_not_hidden():
