@@ -15,10 +15,14 @@ _HALF: ContextVar[object] = ContextVar("dear_half", default=_OUTSIDE)
 
 @contextmanager
 def computing(device: torch.device) -> Iterator[None]:
-    """Switch the caller's autocast off within this context; the towers switch it on again for their layers."""
+    """Switch the caller's autocast off within this context; the towers switch it on again for their layers.
+
+    Every thread computes with the number of threads that was set, so that all threads give the same bits.
+    """
     if _HALF.get() is not _OUTSIDE:  # nested: the outermost call decided
         yield
         return
+    torch.get_num_threads()  # makes torch.set_num_threads hold in this thread too: a new thread's products ignore it
     on = torch.is_autocast_enabled(device.type)
     token = _HALF.set(torch.get_autocast_dtype(device.type) if on else None)
     try:
