@@ -85,6 +85,20 @@ def feature_epoch_table() -> str:
     return table(("method", "images", "before, s", "epoch, s", "after, s"), lines)
 
 
+def waiting_table() -> str:
+    """Quickstart by how OpenMP's threads wait, alone and beside other programs."""
+    middle = {
+        place: {name: median(times) for name, times in row.items()}
+        for place, row in document("waiting-threads")["seconds"].items()
+    }
+    ways = {"default": "as the command line decides", "sleep": "`PASSIVE`", "short spin": "`GOMP_SPINCOUNT=10000`"}
+    lines = [
+        (text, *(f"{row[name]:.0f} ({row[name] / min(row.values()):.2f})" for row in middle.values()))
+        for name, text in ways.items()
+    ]
+    return table(("waiting threads", *middle), lines)
+
+
 def named(row: dict[str, Any]) -> str:
     """A method's name, linked to its page."""
     return link({"method": row["method"], "variant": ""})

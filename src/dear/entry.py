@@ -2,13 +2,15 @@
 
 import os
 import sys
+import time
 
 QUIET = ("-h", "--help", "--version", "--install-completion", "--show-completion")
 
 
 def main() -> None:
     """Load the command line and run it."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave the cores to other programs
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+        os.environ.update(waiting(running_programs(), os.cpu_count() or 1))
     words = first_words(sys.argv[1:])
     if words and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         sys.stderr.write(f"{words} …\r")  # before anything heavy is imported; the next output covers it
@@ -19,6 +21,25 @@ def main() -> None:
         sys.stderr.write("\ndear: stopped before anything was done.\n")
         sys.exit(130)
     run(words)
+
+
+def waiting(running: int | None, cores: int) -> dict[str, str]:
+    """How OpenMP's threads wait: for a moment with a core on an idle machine, else without, for the other programs."""
+    idle = running is not None and running < cores / 2
+    return {"GOMP_SPINCOUNT": "10000"} if idle else {"OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def running_programs() -> int | None:
+    """The number of other threads that compute on this machine now; None where the system does not say."""
+    counts = []
+    try:
+        for _ in range(5):
+            with open("/proc/loadavg") as file:  # noqa: PTH123 (pathlib takes longer to import)
+                counts.append(int(file.read().split()[3].partition("/")[0]) - 1)
+            time.sleep(0.001)
+    except (OSError, ValueError, IndexError):
+        return None
+    return sorted(counts)[len(counts) // 2]
 
 
 def first_words(arguments: list[str]) -> str:

@@ -16,9 +16,10 @@ from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half, few_shot, held_out, labels_of, left_over, restrict, training_shots
 from dear.errors import DataError
 from dear.methods.base import Method
-from dear.methods.recipe import Case, Recipe, resolve, special_config
+from dear.methods.recipe import Case, Recipe, special_config
 from dear.methods.registry import get_method, list_methods
 from dear.methods.resource import resource_fields
+from dear.methods.tuned import recipe_for, takes_steps
 from dear.model import artefact
 from dear.model.artefact import identity
 from dear.model.load import make_method
@@ -62,7 +63,7 @@ class Job:
 
     @property
     def recipe(self) -> RecipeName:
-        """The method's own recipe, or the one shared by all methods."""
+        """The method's own recipe, the one shared by all methods, or the tuned one."""
         return self.train.recipe
 
     @property
@@ -102,21 +103,15 @@ class Job:
 
     @property
     def named(self) -> Recipe:
-        """The method's own recipe for this case, or the shared one, before options change it."""
-        method = get_method(self.method)
-        return resolve(method.recipe, method.special, self.recipe, self.case)
+        """The method's own recipe for this case, the shared or the tuned one, before options change it."""
+        return recipe_for(get_method(self.method), self.recipe, self.case)
 
     @property
     def resolved(self) -> Recipe:
         """The recipe with everything that was asked for."""
         method = get_method(self.method)
-        return resolve(
-            method.recipe,
-            method.special,
-            self.recipe,
-            self.case,
-            changes={} if method.recipe.epochs == 0 and not method.recipe.steps_per_shot else self.train.changes(),
-        )
+        changes = self.train.changes() if takes_steps(method) else {}
+        return recipe_for(method, self.recipe, self.case, changes)
 
     def held(self) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
         """Images to train on, and images to choose on.

@@ -1,4 +1,4 @@
-"""How trainings deviated from the recipe that a table names, in words, and what the shared recipe is."""
+"""How trainings deviated from the recipe that a table names, in words, and what the shared and tuned recipes are."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 from dear.errors import ConfigError
 from dear.evaluation.results import CellResult
 from dear.evaluation.summary import Row, Section
-from dear.methods.recipe import SHARED, Case, Recipe, resolve
+from dear.methods.recipe import SHARED, Case, Recipe
 from dear.methods.registry import get_method
+from dear.methods.tuned import LONGEST, recipe_for
+from dear.options.fields import RecipeName
 
 WORDS = {"lr": "learning rate", "decay": "weight decay", "warmup_epochs": "warm-up epochs"}
 """Names of a recipe's fields that are not words."""
@@ -20,6 +22,7 @@ EARLIER = (
     "Cells of earlier versions do not contain their recipe: of these, only the numbers of epochs and of cached views "
     "are compared with the recipe."
 )
+_SHARED_OPTIMISER = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}[SHARED.optimiser]
 
 Deviation = tuple[str, Any, Any]
 """What deviated, its value, and the value that the recipe names."""
@@ -52,9 +55,9 @@ def recipe_notes(section: Section, cells: Sequence[CellResult]) -> list[str]:
     names: dict[str, list[str]] = {}
     for row in sorted(by_row):
         names.setdefault(found.of(row), []).append(", ".join(filter(None, row)))
-    shared = [shared_note()] if section.recipe == "shared" else []
+    about = list(filter(None, [recipe_note(section.recipe)]))
     each = [f"{'; '.join(rows)}: {text}." for text, rows in names.items() if text]
-    return [*shared, *found.notes, *each, *earlier_notes(cells)]
+    return [*about, *found.notes, *each, *earlier_notes(cells)]
 
 
 def marked(texts: Iterable[str]) -> dict[str, str]:
@@ -75,13 +78,21 @@ def earlier_notes(cells: Iterable[CellResult]) -> list[str]:
     return [EARLIER] if any(cell.steps and cell.training is None for cell in cells) else []
 
 
-def shared_note() -> str:
-    """What the shared recipe is, and for whom it was made."""
-    optimiser = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}[SHARED.optimiser]
-    values = f"{optimiser}, learning rate {_shown(SHARED.lr)}, {SHARED.epochs} epochs, batch size {SHARED.batch_size}"
+def recipe_note(name: RecipeName) -> str:
+    """What the shared or the tuned recipe is, and for whom it was made; "" for each method's own."""
+    if name == "own":
+        return ""
+    if name == "tuned":
+        return (
+            f"The tuned recipe is, for each method, the best of the same few ways to train: its own optimiser or "
+            f"{_SHARED_OPTIMISER}, three learning rates, and {LONGEST // 2} or {LONGEST} epochs, chosen on validation "
+            f"images of three data sets of the embedded world."
+        )
+    values = f"learning rate {_shown(SHARED.lr)}, {SHARED.epochs} epochs, batch size {SHARED.batch_size}"
     return (
-        f"The shared recipe is DeAR's own ({values}): DeAR is trained with the settings it was designed with, and the "
-        f"other methods are not, so the numbers do not show what these reach with their own recipes."
+        f"The shared recipe is DeAR's own ({_SHARED_OPTIMISER}, {values}): DeAR is trained with the settings it was "
+        f"designed with, and the other methods are not, so the numbers do not show what these reach with their own "
+        f"recipes."
     )
 
 
@@ -120,7 +131,7 @@ def _epochs_alone(cell: CellResult) -> list[Deviation]:
         method = get_method(cell.method)
     except ConfigError:
         return []
-    named = resolve(method.recipe, method.special, cell.recipe, Case(cell.protocol, cell.data, cell.shots))
+    named = recipe_for(method, cell.recipe, Case(cell.protocol, cell.data, cell.shots))
     differs = cell.epochs is not None and not named.steps_per_shot and cell.epochs != named.epochs
     return [("epochs", cell.epochs, named.epochs)] if differs else []
 

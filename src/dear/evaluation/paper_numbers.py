@@ -59,7 +59,7 @@ def why_none(section: Section) -> str:
         name = " ".join(filter(None, (backbone.name.rpartition("/")[2], backbone.pretrained)))
         return f"they were measured with OpenAI's ViT-B/16, and this backbone is {name}"
     if section.recipe != "own":
-        return "they use each method's own recipe, and this is the shared recipe"
+        return f"they use each method's own recipe, and this is the {section.recipe} recipe"
     if section.tested_on != "test":
         return "they were measured on test images, and these are validation images"
     if section.protocol == "few-shot":

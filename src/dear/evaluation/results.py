@@ -9,12 +9,12 @@ from pydantic import BeforeValidator, Field, model_validator
 from dear.data.splits import Half
 from dear.errors import ConfigError, DataError
 from dear.methods.recipe import Recipe
+from dear.options.fields import RecipeName
 from dear.roles.rolemap import MapRecord
 from dear.storage.documents import Document, Record
 
 Protocol = Literal["base-to-novel", "few-shot", "cross-dataset", "domain"]
 Purpose = Literal["default", "novel", "transfer"]
-RecipeKind = Literal["own", "shared"]
 Name = Annotated[str, Field(min_length=1)]
 Percent = Annotated[float, Field(ge=0, le=100)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -115,7 +115,7 @@ class CellResult(Document):
     data: Name
     seed: int = Field(ge=0)
     shots: int = Field(ge=0)
-    recipe: RecipeKind = "own"
+    recipe: RecipeName = "own"
     """Trained with the method's own recipe, or with the recipe that all methods share."""
     tested_on: Literal["test", "validation"] = "test"
     """Test images, or images of the training split that were not trained on and the validation split."""

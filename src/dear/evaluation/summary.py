@@ -8,8 +8,9 @@ from statistics import fmean
 from typing import Literal, NamedTuple, get_args
 
 from dear.errors import DataError
-from dear.evaluation.results import Backbone, CellResult, Protocol, RecipeKind, harmonic_mean
+from dear.evaluation.results import Backbone, CellResult, Protocol, harmonic_mean
 from dear.evaluation.statistics import Stat, mean_and_std
+from dear.options.fields import RecipeName
 
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 HM_NOTE = (
@@ -35,7 +36,7 @@ class Section(NamedTuple):
     source: str | None
     """The training data set, if the table is about other data sets."""
     tested_on: Literal["test", "validation"] = "test"
-    recipe: RecipeKind = "own"
+    recipe: RecipeName = "own"
 
 
 class Row(NamedTuple):

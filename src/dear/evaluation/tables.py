@@ -212,7 +212,7 @@ def _section(section: Section, cells: Sequence[CellResult]) -> str:
 def _title(section: Section) -> str:
     source = f" from {section.source}" if section.source else ""
     shots = f", {_shots(section.shots)}" if section.shots is not None else ""
-    recipe = ", shared recipe" if section.recipe == "shared" else ""
+    recipe = "" if section.recipe == "own" else f", {section.recipe} recipe"
     images = ", validation images" if section.tested_on == "validation" else ""
     return f"{_TITLES[section.protocol]}{source}{shots}{recipe}{images}"
 

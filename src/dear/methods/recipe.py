@@ -9,9 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from dear.config import Settings
-
-RecipeName = Literal["own", "shared"]
-RECIPES: tuple[RecipeName, ...] = ("own", "shared")
+from dear.options.fields import RecipeName
 
 
 class Recipe(Settings):

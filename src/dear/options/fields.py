@@ -18,7 +18,7 @@ from dear.cluster.connection import address_of
 from dear.config import Settings
 
 Half = Literal["all", "base", "novel"]
-RecipeName = Literal["own", "shared"]
+RecipeName = Literal["own", "shared", "tuned"]
 LogName = Literal["tensorboard", "wandb"]
 Part = TypeVar("Part", bound="Options")
 Precision = Literal["auto", "fp32", "bf16", "fp16"]

@@ -48,8 +48,8 @@ class FitOptions(TypedDict, total=False):
     roles: Any
     """Role map: a name, a roles.json, the folder of 'dear roles discover', or auto, which finds one from the training
     images if none is shipped for the weights."""
-    recipe: Literal["own", "shared"]
-    """Recipe: own, as the method was published, or shared, one for all methods."""
+    recipe: Literal["own", "shared", "tuned"]
+    """Recipe: own, as the method was published; shared, one for all methods; tuned, the best of a few per method."""
     epochs: int | None
     """Number of epochs; by default the recipe's."""
     batch_size: int | None
@@ -112,7 +112,7 @@ class BenchOptions(TypedDict, total=False):
     shots_file: str | Path | None
     test_share: float
     roles: Any
-    recipe: Literal["own", "shared"]
+    recipe: Literal["own", "shared", "tuned"]
     epochs: int | None
     batch_size: int | None
     lr: float | None
@@ -157,7 +157,7 @@ class CompareOptions(TypedDict, total=False):
     shots_file: str | Path | None
     test_share: float
     roles: Any
-    recipe: Literal["own", "shared"]
+    recipe: Literal["own", "shared", "tuned"]
     batch_size: int | None
     lr: float | None
     decay: float | None
@@ -189,7 +189,7 @@ class PaperOptions(TypedDict, total=False):
     pretrained: str | None
     data_root: str | Path | None
     roles: Any
-    recipe: Literal["own", "shared"]
+    recipe: Literal["own", "shared", "tuned"]
     epochs: int | None
     batch_size: int | None
     lr: float | None

@@ -94,7 +94,7 @@ class Training(Options, title="Training"):
     """Role map: a name, a roles.json, the folder of 'dear roles discover', or auto, which finds one from the training
     images if none is shipped for the weights."""
     recipe: RecipeName = "own"
-    """Recipe: own, as the method was published, or shared, one for all methods."""
+    """Recipe: own, as the method was published; shared, one for all methods; tuned, the best of a few per method."""
     epochs: Count | None = None
     """Number of epochs; by default the recipe's."""
     batch_size: Annotated[Count | None, Former("batch")] = None

@@ -16,8 +16,9 @@ from dear.evaluation.cell_run import CELLS
 from dear.evaluation.cells import Cell
 from dear.evaluation.results import CellResult, Protocol
 from dear.evaluation.shared_model import GRIDS
-from dear.methods.recipe import Case, resolve
+from dear.methods.recipe import Case
 from dear.methods.registry import get_method
+from dear.methods.tuned import recipe_for
 from dear.options.parts import Bench, Training
 from dear.paper.page import Kind
 from dear.paper.plan import (
@@ -99,7 +100,7 @@ class Order:
         """Epochs of a cell's method."""
         method = get_method(cell.method)
         case = Case(cell.protocol, cell.data, cell.shots)
-        return self.train.epochs or resolve(method.recipe, method.special, self.train.recipe, case).epochs
+        return self.train.epochs or recipe_for(method, self.train.recipe, case).epochs
 
     def options(self, protocol: Protocol) -> Bench:
         """What all cells of a protocol share; each protocol has its own folder, all use one cache."""

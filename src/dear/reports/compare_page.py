@@ -31,6 +31,11 @@ BESIDE_INTERVALS = (
     " The test is corrected for the number of pairs and the intervals are not, so the interval of a blue dot may "
     "exclude zero."
 )
+_RECIPES = {
+    "own": "each method by its own recipe (own)",
+    "shared": "one recipe for all methods (shared)",
+    "tuned": "each method by the best of the same few recipes (tuned)",
+}
 LEAST_SECONDS = 0.5
 """Less time than this is no encoding, but looking into the cache."""
 COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -114,8 +119,7 @@ def _subtitle(comparison: Comparison) -> str:
 
 def _recipe(comparison: Comparison) -> str:
     """The recipe that methods were trained by, and that it was changed if it was."""
-    shared = comparison.section.recipe == "shared"
-    text = "one recipe for all methods (shared)" if shared else "each method by its own recipe (own)"
+    text = _RECIPES[comparison.section.recipe]
     if comparison.deviations.common:
         text += f", but all with {'; '.join(comparison.deviations.common)}"
     changed = [one for row in comparison.rows if (one := comparison.deviations.of(row))]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from dear.data.families import WORLD
-from dear.evaluation.deviations import shared_note
+from dear.evaluation.deviations import recipe_note
 from dear.evaluation.pairwise import LEVEL
 from dear.evaluation.statistics import smallest_p
 from dear.evaluation.summary import Row
@@ -250,8 +250,8 @@ def _backbone(comparison: Comparison) -> str:
 
 
 def _recipe(comparison: Comparison) -> str:
-    """What the shared recipe is, if it was used."""
-    return shared_note() if comparison.section.recipe == "shared" else ""
+    """What the shared or tuned recipe is, if it was used."""
+    return recipe_note(comparison.section.recipe)
 
 
 def names_of(names: Sequence[str]) -> str:

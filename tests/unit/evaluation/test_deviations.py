@@ -6,7 +6,7 @@ import pytest
 
 from cells import SETS, cell, some_cells
 from dear.errors import DataError
-from dear.evaluation.deviations import EARLIER, find_deviations, shared_note
+from dear.evaluation.deviations import EARLIER, find_deviations, recipe_note
 from dear.evaluation.results import CellResult, TrainingRecord
 from dear.evaluation.summary import Row
 from dear.evaluation.tables import to_markdown, to_text
@@ -123,7 +123,7 @@ def test_the_recipe_survives_the_file_of_a_cell_and_a_wrong_one_is_a_sentence():
 
 @pytest.mark.covers("T2")
 def test_tables_with_the_shared_recipe_say_whose_it_is(tmp_path):
-    note = shared_note()
+    note = recipe_note("shared")
     assert note.startswith(
         "The shared recipe is DeAR's own (AdamW, learning rate 1e-3, 10 epochs, batch size 16): DeAR"
     )
