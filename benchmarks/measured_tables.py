@@ -9,6 +9,8 @@ from typing import Any
 from documented_numbers import document
 from which_method import link
 
+from dear.methods.registry import get_method
+from dear.methods.tuned import Tuned
 from dear.storage.markdown import table
 
 ATTRIBUTES = ("color", "shape", "texture", "object", "location")
@@ -83,6 +85,18 @@ def feature_epoch_table() -> str:
         epoch = f"{median(row['epochs']):.2f}" if row["epochs"] else "–"
         lines.append((named(row), f"{row['images']:,}", f"{row['begin']:.2f}", epoch, f"{row['finish']:.2f}"))
     return table(("method", "images", "before, s", "epoch, s", "after, s"), lines)
+
+
+def tuned_table() -> str:
+    """What was chosen for each method, and what it gained on validation images over the shared recipe."""
+    lines = []
+    for method, found in document("tuned")["methods"].items():
+        chosen, first = found["chosen"], found["tried"][0]
+        best = max(one["hm"] for one in found["tried"])
+        used = Tuned(**chosen).recipe(get_method(method).recipe)
+        rate = f"{used.optimiser} {used.lr:.2g}"
+        lines.append((named(found | {"method": method}), rate, str(used.epochs), f"{first['hm']:.1f}", f"{best:.1f}"))
+    return table(("method", "optimiser and learning rate", "epochs", "HM, shared", "HM, tuned"), lines)
 
 
 def waiting_table() -> str:

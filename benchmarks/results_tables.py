@@ -211,6 +211,7 @@ TABLES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "clip-costs": clip_tables.cost_table,
         "clip-steps": clip_tables.step_table,
     },
+    DOCS / "reference" / "methods.md": {"tuned": measured.tuned_table},
     DOCS / "how-to" / "several-processes.md": {"waiting": measured.waiting_table},
     DOCS / "how-to" / "export-onnx.md": {"onnx": measured.onnx_table},
     DOCS / "how-to" / "deploy.md": {"service": measured.service_table, "hostile": measured.hostile_table},

@@ -70,12 +70,17 @@ def recipe_for(
     """The recipe of a training: the method's own for this case, the shared or the tuned one, with explicit changes."""
     if which != "tuned" or not takes_steps(method):
         return resolve(method.recipe, method.special, which, case, changes)
-    if method.name not in tuned_choices():
+    if not is_tuned(method):
         raise ConfigError(
             f"No recipe was tuned for {method.name}: give {option(recipe='own')} or {option(recipe='shared')}."
         )
     found = tuned_choices()[method.name].recipe(method.recipe)
     return Recipe(**{**found.model_dump(), **(changes or {})})
+
+
+def is_tuned(method: type[Method]) -> bool:
+    """Whether there is a tuned recipe for a method; one without gradient steps needs none."""
+    return not takes_steps(method) or method.name in tuned_choices()
 
 
 def takes_steps(method: type[Method]) -> bool:

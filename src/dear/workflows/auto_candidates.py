@@ -17,6 +17,7 @@ from dear.engine.workspace import Workspace
 from dear.errors import ConfigError, DearError, option
 from dear.evaluation.choice import PLAIN
 from dear.methods.registry import get_method
+from dear.methods.tuned import is_tuned
 from dear.model.class_chunk import free_memory
 from dear.model.model import Model
 from dear.options.fields import RecipeName
@@ -82,8 +83,6 @@ WITHOUT_TRIALS = "ape_t"
 """What is taken if nothing can be held out: fitted in seconds, and other classes stay as in plain CLIP."""
 VIEWS = 10
 """Cached views per photo, as many as the caches of Tip-Adapter and APE average over."""
-RECIPE: RecipeName = "shared"
-"""Used unless a recipe is named: one for all methods, so that they share crops and each view is encoded once."""
 FP16, FP32 = 2, 4
 
 
@@ -150,13 +149,18 @@ def options_for(method: str, options: Fit, clip: FrozenClip | None) -> Fit:
             "method": method,
             "set": settings,
             "roles": options.roles if "roles" in known else None,
-            "recipe": options.recipe if "recipe" in options.model_fields_set else RECIPE,
+            "recipe": options.recipe if "recipe" in options.model_fields_set else default_recipe(method),
             "cached_views": options.cached_views or VIEWS,
             "budget": None,
             "candidates": None,
             "keep_novel": None,
         }
     )
+
+
+def default_recipe(method: str) -> RecipeName:
+    """The recipe unless one is named: methods share its crops, so that each view is encoded once for all of them."""
+    return "tuned" if is_tuned(get_method(method)) else "shared"
 
 
 def make_candidate(method: str, options: Fit, workspace: Workspace, job: Job, clip: FrozenClip) -> Candidate:
