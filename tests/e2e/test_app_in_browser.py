@@ -6,6 +6,7 @@ The short test has a tiny CLIP. The slow ones open what `dear app` alone opens.
 import json
 import re
 import threading
+import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -213,6 +214,10 @@ def test_the_whole_app(browser, world_app, run, drawings, width):
         page.wait_for_selector(".dear-scores")
         assert "before" in page.inner_text(".dear-scores")
         shot(page, f"teach-{width}")
+        with page.expect_download() as saved:
+            page.click("#dear-save")
+        assert saved.value.suggested_filename == "taught.zip"
+        assert "taught/adapter_config.json" in zipfile.ZipFile(saved.value.path()).namelist()
         choose(page, "Predict")
         page.click("#dear-classify")
         page.wait_for_function("document.querySelector('#dear-answers').innerText.includes('that you taught')")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from dear.app.finding import can_swap, kinds, search_photos
 from dear.app.heads import heads_page
 from dear.app.predicting import explain_photo, predict_photos
 from dear.app.studio import ALL_PHOTOS, MOST_PHOTOS, Session, Studio, taught_classes
-from dear.app.teaching import add_lessons, learn, lessons_html
+from dear.app.teaching import PACKED, add_lessons, learn, lessons_html, packed
 from dear.data.images import readable_suffixes
 from dear.errors import ConfigError, DearError
 from dear.reports.render import render
@@ -39,6 +40,8 @@ class Wiring:
     """Number of the next example."""
     photos: Any = None
     classes: Any = None
+    folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
+    """Files on their way to a browser; removed when the app ends."""
 
     def call(
         self, events: Sequence[Any], function: Callable[..., Any], inputs: Any, outputs: Any, name: str = ""
@@ -70,6 +73,12 @@ class Wiring:
             concurrency_limit=2,
             show_progress="minimal",
         )
+
+    def file(self, name: str, content: bytes) -> str:
+        """The path of a new file, which Gradio copies and serves under a name of its own."""
+        path = Path(tempfile.mkdtemp(dir=self.folder.name)) / name
+        path.write_bytes(content)
+        return str(path)
 
     def photo_field(self, label: str, *, several: bool = False, **how: Any) -> Any:
         """Where photos are dropped; only files that were uploaded here are accepted, never addresses."""
@@ -156,7 +165,7 @@ def predict_tab(wiring: Wiring) -> None:
     wiring.call([wiring.photos.change], changed, inputs, outputs)
     camera.input(lambda shot: [shot] if shot else None, camera, wiring.photos, api_visibility="private")
     turn = wiring.turn
-    wiring.call([example.click], lambda turn: _example(studio, turn), [turn], [answers, wiring.photos, turn])
+    wiring.call([example.click], lambda turn: _example(wiring, turn), [turn], [answers, wiring.photos, turn])
     wiring.call(
         [why.click],
         lambda paths, one, text, session: (
@@ -168,17 +177,18 @@ def predict_tab(wiring: Wiring) -> None:
     )
 
 
-def _example(studio: Studio, turn: int) -> tuple[Any, ...]:
+def _example(wiring: Wiring, turn: int) -> tuple[Any, ...]:
     """The next test photo of the run, as a file that was not dropped but could have been."""
+    studio = wiring.studio
     if studio.photos is None or not studio.photos.tested:
         raise ConfigError("There are no test photos of this adapter here: drop a photo of your own.")
     examples = studio.photos.examples()
     image = examples.open(turn % len(examples))
     if min(image.size) < SIDE:
         image = image.resize((SIDE, SIDE), 0)
-    with tempfile.NamedTemporaryFile(prefix="example-", suffix=".png", delete=False) as file:
-        image.save(file, "PNG")
-    return "", [file.name], turn + 1
+    content = io.BytesIO()
+    image.save(content, "PNG")
+    return "", [wiring.file("example.png", content.getvalue())], turn + 1
 
 
 def search_tab(wiring: Wiring) -> None:
@@ -245,6 +255,7 @@ def teach_tab(wiring: Wiring) -> None:
             add = gr.Button("Add", elem_id="dear-add")
             start = gr.Button("Learn", variant="primary", elem_id="dear-learn")
             forget = gr.Button("Forget all", elem_id="dear-forget")
+            save = gr.DownloadButton("Download what it learned", visible=False, elem_id="dear-save")
         lessons = gr.HTML(lessons_html(Session()), elem_id="dear-lessons")
 
     def choices(paths: Any) -> tuple[Any, ...]:
@@ -256,16 +267,18 @@ def teach_tab(wiring: Wiring) -> None:
 
     def learned(session: Any, text: Any) -> tuple[Any, ...]:
         new, outcome = learn(studio, session or Session(), text)
-        return lessons_html(new, outcome), new
+        saved = wiring.file(f"{PACKED}.zip", packed(new))
+        return lessons_html(new, outcome), new, gr.DownloadButton(value=saved, visible=True)
 
     def forgotten() -> tuple[Any, ...]:
-        return lessons_html(Session()), Session(), gr.Dropdown(choices=list(studio.class_names), value=None)
+        labels = gr.Dropdown(choices=list(studio.class_names), value=None)
+        return lessons_html(Session()), Session(), labels, gr.DownloadButton(visible=False)
 
     wiring.call([tab.select], choices, [wiring.photos], [which])
     outputs = [lessons, wiring.session, label]
     wiring.call([add.click], added, [wiring.photos, which, label, wiring.session], outputs, "add")
-    wiring.call([start.click], learned, [wiring.session, wiring.classes], [lessons, wiring.session], "learn")
-    wiring.call([forget.click], forgotten, [], outputs, "forget")
+    wiring.call([start.click], learned, [wiring.session, wiring.classes], [lessons, wiring.session, save], "learn")
+    wiring.call([forget.click], forgotten, [], [*outputs, save], "forget")
 
 
 def report_tab(wiring: Wiring) -> None:

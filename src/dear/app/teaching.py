@@ -6,6 +6,9 @@ classifier beside the text. A class that nobody named before is one more row of 
 
 from __future__ import annotations
 
+import io
+import tempfile
+import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,6 +53,8 @@ HELD_OUT = 4
 FEW_TESTED = 30
 """With fewer test photos, a small difference means nothing."""
 SEED = 1
+PACKED = "taught"
+"""The folder in a downloaded ZIP file."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,18 @@ def learn(studio: Studio, session: Session, classes: str | None = None) -> tuple
         shots=len(shots_NE),
     )
     return Session(session.lessons, model), outcome
+
+
+def packed(session: Session) -> bytes:
+    """What was learned as a ZIP file with one folder, which `dear.load` and every command open after unpacking."""
+    if session.taught is None:
+        raise InputError("Nothing is learned yet: add photos, then choose Learn.")
+    content = io.BytesIO()
+    with tempfile.TemporaryDirectory() as place, zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        folder = session.taught.save_pretrained(Path(place) / PACKED)
+        for path in sorted(one for one in folder.rglob("*") if one.is_file()):
+            archive.writestr(zipfile.ZipInfo(path.relative_to(place).as_posix()), path.read_bytes())
+    return content.getvalue()
 
 
 def divided(lessons: Sequence[Lesson], new: Sequence[str]) -> tuple[list[Lesson], list[Lesson]]:

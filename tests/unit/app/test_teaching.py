@@ -1,5 +1,7 @@
 """Teach in the app: a corrected photo is learned, a new class is added, and too few photos are said to be too few."""
 
+import io
+import zipfile
 from dataclasses import replace
 
 import numpy as np
@@ -19,11 +21,13 @@ from dear.app.teaching import (
     divided,
     learn,
     lessons_html,
+    packed,
     repeats,
 )
 from dear.data.dataset import Dataset, Item
 from dear.errors import ClassListError, InputError
 from dear.evaluation.test_data import TestData
+from dear.model.load import load
 from helpers import build
 
 NAMES = ("cat", "dog", "hot air balloon")
@@ -185,3 +189,19 @@ def test_an_empty_data_set_has_no_examples(model, photos):
     empty = RunPhotos(model, photos.dataset, (), ())
     assert len(empty.examples()) == 0
     assert empty.features("tested").labels_N.shape == (0,)
+
+
+def test_what_was_learned_can_be_downloaded(studio, tmp_path):
+    """It stayed in the browser window, and was lost with it."""
+    with pytest.raises(InputError, match="Nothing is learned yet"):
+        packed(Session())
+    paths = saved(tmp_path, 5, range(6))
+    session, _ = learn(studio, add_lessons(studio, Session(), paths, None, "zebra"))
+    content = packed(session)
+    assert content == packed(session)
+    zipfile.ZipFile(io.BytesIO(content)).extractall(tmp_path)
+    opened = load(tmp_path / "taught", clip=studio.model.clip)
+    assert opened.required_classes().names == (*NAMES, "zebra")
+    shown = torch.stack([studio.model.clip.preprocess_eval(picture(label, 9)) for label in (0, 5)])
+    with torch.no_grad():
+        assert torch.equal(opened(shown).logits, session.taught(shown).logits)
