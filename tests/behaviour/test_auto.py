@@ -11,6 +11,7 @@ from dear.errors import ConfigError, TrainingError
 from dear.evaluation.choice import read_choice
 from dear.workflows import auto, auto_search, auto_trials
 from dear.workflows.auto_candidates import names_of
+from dear.workflows.auto_search import Pace
 from helpers import make_photos
 
 METHODS = "tip_adapter,linear_probe,clip_adapter"
@@ -154,6 +155,13 @@ def test_candidates_that_do_not_fit_are_not_tried(fit, tmp_path):
     choice = read_choice(tmp_path / "run")
     assert [one.state for one in choice.candidates] == ["tried", "not tried", "not tried", "not tried"]
     assert choice.seconds.estimated.keys() >= {"tip_adapter", "clip_adapter"}
+
+
+def test_preparation_does_not_lengthen_the_estimate():
+    """Three seconds before the first of 600 quick steps were multiplied by the steps: 18 minutes instead of 9 s."""
+    pace = Pace()
+    assert [pace.whole(step, 600, 3.0 + step * 0.01) for step in (1, 2, 200)] == [None] * 3
+    assert pace.whole(400, 600, 7.0) == pytest.approx(9.0, rel=0.01)
 
 
 def test_resumed_choice_is_not_made_again(fit, tmp_path, monkeypatch):

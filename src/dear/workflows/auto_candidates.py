@@ -70,6 +70,7 @@ DEFAULT = (
     "tip_adapter_f",
     "ape_t",
     "clip_adapter",
+    "gda",
     "linear_probe",
     "role_gains",
     "textrefiner",

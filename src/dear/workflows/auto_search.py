@@ -73,6 +73,23 @@ class Budget:
             raise OverBudgetError(more)
 
 
+@dataclass
+class Pace:
+    """Estimates the length of a training from its first steps; what precedes the first step is done once."""
+
+    first: tuple[int, float] | None = None
+    """The first step that was seen, and the seconds until its end."""
+
+    def whole(self, step: int, steps: int, took: float) -> float | None:
+        """Seconds of the whole training, after `took` seconds at the end of a step; None if it is too early to say."""
+        if self.first is None:
+            self.first = step, took
+        done, before = self.first
+        if step - done < FIRST_STEPS or took - before < FIRST_SECONDS:
+            return None
+        return before + (took - before) / (step - done) * (steps - done)
+
+
 class Search:
     """Tries candidates one after the other; `choice` is the result so far."""
 
@@ -213,11 +230,13 @@ class Search:
         if found is None or found.mark != ready.mark:
             began = time.monotonic()
             with encoding_clock() as encoding:
+                pace = Pace()
 
                 def on_step(metrics: Metrics) -> None:
-                    step, steps, took = metrics["step"], metrics["steps"], time.monotonic() - began - encoding()
-                    if one.method not in self._training and step >= FIRST_STEPS and took >= FIRST_SECONDS:
-                        self._budget.check(took * (steps / step * (left + 1) - 1))
+                    took = time.monotonic() - began - encoding()
+                    whole = pace.whole(int(metrics["step"]), int(metrics["steps"]), took)
+                    if one.method not in self._training and whole is not None:
+                        self._budget.check(whole * (left + 1) - took)
 
                 made = run_trial(one.job, trial, ready, self._reading, on_step)
                 seconds = time.monotonic() - began - encoding()
