@@ -23,7 +23,7 @@ from dear.backbone.clip import FrozenClip
 from dear.errors import CacheError, DearError
 from dear.storage.columns import DamagedSegmentError, Segment, checksum, write_segment
 from dear.storage.documents import Document
-from dear.storage.files import letters, sha256
+from dear.storage.files import letters, remove_abandoned, sha256
 from dear.storage.locks import mark
 
 RECORD, ROWS = "store.json", "rows"
@@ -98,6 +98,7 @@ class FeatureStore:
             if not (folder / RECORD).exists():
                 StoreRecord(row_shape=list(row_shape), description=described).write(folder / RECORD)
             _check(StoreRecord.read(folder / RECORD), folder, row_shape, described)
+            remove_abandoned(folder)  # segments have names of their own, so that writing one does not find others
             store.look_again()
         except DearError:
             raise

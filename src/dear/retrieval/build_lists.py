@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import math
 import shutil
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dear.errors import ConfigError, DataError
+from dear.errors import CacheError, ConfigError, DataError
 from dear.retrieval.index import Index
 from dear.retrieval.lists import (
     ABOUT,
@@ -33,8 +32,9 @@ from dear.retrieval.lists import (
 )
 from dear.retrieval.search import SAMPLED
 from dear.storage import columns
+from dear.storage.files import remove_abandoned, whole_folder
 from dear.storage.locks import mark
-from dear.storage.user_cache import SEARCH, cache_home
+from dear.storage.user_cache import SEARCH, VARIABLE, cache_home
 
 PER_LIST = 64
 """Rows per list that centroids are trained on."""
@@ -65,19 +65,22 @@ def build_lists(
         with suppress(columns.DamagedSegmentError):
             found.check(range(found.about.lists))
             return found.about, False
-    home = cache_home() / SEARCH
-    mark(cache_home(), "cache")
-    home.mkdir(parents=True, exist_ok=True)
-    *_, name = prefix_names(index, kind)
-    made = Path(tempfile.mkdtemp(dir=home, prefix=f".{name}.", suffix=".tmp"))
+    home, *_, name = cache_home() / SEARCH, *prefix_names(index, kind)
     try:
-        about = _write(faiss, index, kind, lists or default_lists(index.rows), made, progress)
-        shutil.rmtree(home / name, ignore_errors=True)
-        made.rename(home / name)
+        mark(cache_home(), "cache")
+        home.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(home)
+        with whole_folder(home / name) as made:
+            about = _write(faiss, index, kind, lists or default_lists(index.rows), made, progress)
         _remove_older(home, name, about)
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
+    except OSError as error:
+        found = open_lists(index, kind)
+        if found is not None and found.segments == len(index.segments):  # another process has just built them
+            return found.about, False
+        raise CacheError(
+            f"The cache {home} cannot be written ({error.strerror or error}): make room, or set {VARIABLE} to another "
+            f"folder; search works without it."
+        ) from error
     return about, True
 
 

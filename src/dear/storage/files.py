@@ -10,12 +10,13 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import shutil
 import stat
 import tempfile
 import time
 import unicodedata
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,7 +27,9 @@ LARGEST_TEXT = 256 * MEGABYTE
 """Largest JSON, YAML, CSV or text file that is read."""
 
 ABANDONED = 3600.0
-"""Seconds after which a temporary file counts as abandoned."""
+"""Seconds after which a temporary file or folder counts as abandoned."""
+RANDOM = "????????"
+"""What `tempfile` adds to a name, as a pattern."""
 
 _UMASK = os.umask(0)
 os.umask(_UMASK)
@@ -88,12 +91,72 @@ def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:
         raise
 
 
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder beside `folder` that takes its place if the block ends well; what was there is removed then.
+
+    After a crash there is the old folder or the new one. If it happened between the two renames, there is neither, and
+    the next call puts the old one back first.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _put_back(folder)
+    _remove_leftovers(folder)
+    draft = _beside(folder)
+    try:
+        yield draft
+        for path in draft.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+        draft.chmod(0o777 & ~_UMASK)
+        _exchange(draft, folder)
+        sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _beside(folder: Path) -> Path:
+    return Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+
+
+def _exchange(draft: Path, folder: Path) -> None:
+    """Put a folder where another one may be, which is put back if that fails."""
+    if not folder.exists():
+        draft.rename(folder)
+        return
+    aside = _beside(folder)
+    try:
+        folder.rename(aside / folder.name)
+        try:
+            draft.rename(folder)
+        except OSError:
+            _put_back(folder)
+            raise
+    finally:
+        if folder.exists():
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _put_back(folder: Path) -> None:
+    """If a folder is missing because a crash came between two renames, put it back."""
+    for left in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.{RANDOM}.tmp/{glob.escape(folder.name)}")):
+        if not folder.exists() and left.is_dir():
+            left.rename(folder)
+            left.parent.rmdir()
+
+
 def _remove_leftovers(target: Path) -> None:
-    """Remove what killed processes left of earlier attempts to write a file."""
-    for left in target.parent.glob(f".{glob.escape(target.name)}.????????.tmp"):
+    """Remove what killed processes left of earlier attempts to write a file or folder."""
+    remove_abandoned(target.parent, f".{glob.escape(target.name)}.{RANDOM}.tmp")
+
+
+def remove_abandoned(folder: Path, pattern: str = f".*.{RANDOM}.tmp") -> None:
+    """Remove temporary files and folders that no living process can still need."""
+    for left in folder.glob(pattern):
         with suppress(OSError):
-            if time.time() - left.lstat().st_mtime > ABANDONED:
-                left.unlink()
+            facts = left.lstat()
+            if time.time() - facts.st_mtime > ABANDONED:
+                shutil.rmtree(left) if stat.S_ISDIR(facts.st_mode) else left.unlink()
 
 
 def sync_folder(folder: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -138,12 +139,33 @@ def _owned(folder: Path, kind: Kind, path: Path) -> Iterator[None]:
                 _sign(path)
             threading.Thread(target=_beat, args=(path, stop), daemon=True).start()
             yield
+            _refuse_lost(folder, kind, path)
         finally:
             stop.set()
             with suppress(OSError):
-                path.write_text("")
+                if not _elsewhere(path):
+                    path.write_text("")
     finally:
         lock.release()
+
+
+def _elsewhere(path: Path) -> dict[str, Any]:
+    """Who signed a lock on another machine; {} if nobody did."""
+    with suppress(OSError, ValueError, RecursionError):
+        found = json.loads(read_regular(path, most=MEGABYTE))
+        if isinstance(found, dict) and found.get("host") not in (None, socket.gethostname()):
+            return found
+    return {}
+
+
+def _refuse_lost(folder: Path, kind: Kind, path: Path) -> None:
+    """Refuse to end well if another machine has taken the lock over, because this process gave no sign of life."""
+    if owner := _elsewhere(path):
+        who = _who(owner)
+        raise FolderBusyError(
+            f"The {kind} in {folder} was taken over by {who}, because this process was stopped for more than "
+            f"{STALE:.0f} seconds: what both have written may not fit together, so start over in another folder."
+        )
 
 
 def _refuse_held(path: Path, folder: Path, kind: Kind) -> None:
@@ -221,7 +243,8 @@ def _sign(path: Path) -> None:
 def _beat(path: Path, stop: threading.Event) -> None:
     while not stop.wait(BEAT):
         with suppress(OSError):
-            os.utime(path)
+            if not _elsewhere(path):  # otherwise it is no longer ours
+                os.utime(path)
 
 
 def _acquire(lock: FileLock, folder: Path, kind: Kind, path: Path) -> None:
@@ -263,15 +286,24 @@ def _is_gone(owner: dict[str, Any]) -> bool:
 
 def _refuse_other_machine(folder: Path, kind: Kind, path: Path) -> None:
     """Refuse a lock of a running process on another machine, where file locks do not reach across machines."""
-    with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(read_regular(path, most=MEGABYTE))
-        elsewhere = isinstance(found, dict) and found.get("host") not in (None, socket.gethostname())
-        if elsewhere and time.time() - path.stat().st_mtime < STALE:
-            raise FolderBusyError(_busy(folder, kind, found))
+    with suppress(OSError):
+        if (owner := _elsewhere(path)) and _seconds_since(path) < STALE:
+            raise FolderBusyError(_busy(folder, kind, owner))
+
+
+def _seconds_since(path: Path) -> float:
+    """Age of a file by the clock of its disk, as the clocks of two machines may differ."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".now.", suffix=".tmp") as now:
+        now.write(b"now")
+        now.flush()
+        return os.fstat(now.fileno()).st_mtime - path.stat().st_mtime
 
 
 def _busy(folder: Path, kind: Kind, owner: dict[str, Any]) -> str:
+    return f"The {kind} in {folder} is being written by {_who(owner)}: wait for it, stop it, or choose another folder."
+
+
+def _who(owner: dict[str, Any]) -> str:
     known = {"host", "pid", "since"} <= owner.keys()
     facts = {name: shown(value) for name, value in owner.items()}
-    who = f"process {facts['pid']} on {facts['host']} since {facts['since']}" if known else "another process"
-    return f"The {kind} in {folder} is being written by {who}: wait for it, stop it, or choose another folder."
+    return f"process {facts['pid']} on {facts['host']} since {facts['since']}" if known else "another process"

@@ -9,7 +9,7 @@ from PIL import Image
 
 from dear.backbone.clip import FrozenClip
 from dear.engine.workspace import Say
-from dear.model.artefact import MANIFEST
+from dear.model.artefact import MANIFEST, read_manifest
 from dear.options.commands import Calibrate
 from dear.options.parts import Quickstart
 from dear.retrieval.index import INDEX
@@ -37,6 +37,7 @@ def world_run(say: Say) -> Path:
     if not (run / MANIFEST).is_file() or not (run / PAGE).is_file():
         say("the first time, a small adapter is trained, which takes a minute or two; it is stored for the next time")
         run_quickstart(Quickstart(out=run), say=say)
+    if read_manifest(run).calibration is None:
         calibrate_run(Calibrate(run=run), say=say)
     return run
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 import warnings
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from dear.backbone.foreign_inputs import TOKENIZER, FileTokenizer
 from dear.backbone.hub import WHOLE
 from dear.backbone.load import MERGES_FILE, config_of, load_clip
 from dear.errors import BackboneError, DearError, DearWarning, OverwriteError, option
-from dear.storage.files import as_folder, is_file, is_folder
+from dear.storage.files import as_folder, is_file, is_folder, whole_folder
 
 CONFIG_FILE, WEIGHTS_FILE = WHOLE
 
@@ -31,8 +30,7 @@ def convert(source: str | Path, out: str | Path, *, clip: str | None = None) -> 
         clip: the OpenCLIP name of the architecture, for a file of weights.
     """
     folder = as_folder(out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OverwriteError(f"{folder} already exists and is not empty: choose another folder.")
+    _check_folder(folder)
     name, weights = _backbone_of(str(source), clip)
     config = config_of(name)
     if config["text_cfg"].get("hf_tokenizer_name"):
@@ -74,12 +72,14 @@ def _backbone_of(source: str, clip: str | None) -> tuple[str, str | None]:
     return source, None
 
 
+def _check_folder(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise OverwriteError(f"{folder} already exists and is not empty: choose another folder.")
+
+
 def _write(folder: Path, clip: FrozenClip, config: str, merges: Path | None) -> None:
     """Write the folder, whole or not at all; what was written is loaded once to compare the weights."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
-        draft = Path(temporary) / folder.name
-        draft.mkdir()
+    with whole_folder(folder) as draft:
         (draft / CONFIG_FILE).write_text(config)
         if merges is not None:
             shutil.copyfile(merges, draft / MERGES_FILE)
@@ -87,6 +87,4 @@ def _write(folder: Path, clip: FrozenClip, config: str, merges: Path | None) -> 
         save_file(tensors, draft / WEIGHTS_FILE, metadata={"format": "pt"})
         if load_clip(f"local-dir:{draft}").weights_sha256 != clip.weights_sha256:
             raise BackboneError(f"{clip.name} was not converted: the written weights differ from those that were read.")
-        if folder.exists():
-            folder.rmdir()
-        draft.rename(folder)
+        _check_folder(folder)

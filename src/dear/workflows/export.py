@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from dear.options.reading import check_values
 from dear.progress.display import watched
 from dear.progress.stages import stage
 from dear.storage.documents import Document, Record
-from dear.storage.files import as_folder, write_result
+from dear.storage.files import as_folder, whole_folder, write_result
 from dear.workflows.machine import using_threads
 from dear.workflows.opened_run import model_of
 from dear.workflows.predict import chosen_classes
@@ -186,15 +185,9 @@ def write_export(
     with using_threads(threads):
         model = listed.view(_on_cpu(model_of(run, "cpu", allow_pickled=allow_pickled))).eval()
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
-                draft = Path(temporary) / "new"
-                draft.mkdir()
+            with whole_folder(folder) as draft:
                 found = _write(model, draft, [*(["int8"] if int8 else []), *(["fp16"] if fp16 else [])])
                 _check_folder(folder, overwrite)
-                if folder.exists():
-                    folder.rename(Path(temporary) / "old")
-                draft.rename(folder)
         except (OSError, shutil.Error) as error:
             if isinstance(error, OverwriteError):
                 raise

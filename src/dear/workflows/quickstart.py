@@ -7,7 +7,9 @@ from pathlib import Path
 from dear.engine.run_folder import RUN, read_run
 from dear.engine.workspace import Say, Workspace, log
 from dear.errors import ConfigError, option
+from dear.model.artefact import MANIFEST
 from dear.options.parts import Fit, Quickstart
+from dear.storage.locks import kind_of
 from dear.workflows.report import Report, write_report
 from dear.workflows.train import train_run
 
@@ -37,7 +39,7 @@ def run_quickstart(options: Quickstart, say: Say = log) -> Report:
     )
     workspace = Workspace()
     job = workspace.job(wanted)
-    if options.out.exists() and any(options.out.iterdir()):
+    if options.out.exists() and any(options.out.iterdir()) and not _is_just_begun(options.out):
         made = read_run(options.out)["description"] if (options.out / RUN).is_file() else {}
         same = {"data": job.dataset.name, "classes": list(job.class_names), "shots": job.shots, "seed": job.seed}
         if {name: made.get(name) for name in (*same, "method")} != {**same, "method": job.method}:
@@ -48,3 +50,8 @@ def run_quickstart(options: Quickstart, say: Say = log) -> Report:
     model = train_run(wanted, workspace=workspace, say=say, record_options=True).model
     say("testing …")
     return write_report(options.out, model=model, workers=options.workers)
+
+
+def _is_just_begun(folder: Path) -> bool:
+    """Whether a folder is that of a run that was stopped before it had saved anything."""
+    return kind_of(folder) == "run" and not (folder / RUN).exists() and not (folder / MANIFEST).exists()
