@@ -25,6 +25,7 @@ import dear
 LARGEST, MOST_PIXELS = 20_000_000, 50_000_000  # bytes and pixels of a photo
 MOST_CLASSES, LONGEST_NAME = 1000, 100  # of a request's class list; names are measured in letters
 MOST_WAITING, MOST_BYTES = 256, 500_000_000  # requests that are being received or answered, and their bytes
+SLOWEST = 60  # seconds in which a request must have arrived
 BATCH = 16  # photos that are classified together
 VIEWS = 32  # class lists whose text features stay in memory
 
@@ -131,6 +132,7 @@ class Limits:
         from starlette.responses import JSONResponse
 
         size, most = 0, LARGEST + 200_000  # a long class list, and what separates the parts of a form
+        deadline, arrived = asyncio.get_running_loop().time() + SLOWEST, False
 
         def check() -> None:
             if size > most:
@@ -139,8 +141,13 @@ class Limits:
                 raise HTTPException(503, "Too many photos are waiting: try again in a second.", {"Retry-After": "1"})
 
         async def counted():
-            nonlocal size
-            message = await receive()
+            nonlocal size, arrived
+            try:
+                async with asyncio.timeout_at(None if arrived else deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, f"The photo did not arrive within {SLOWEST} seconds.") from None
+            arrived = not message.get("more_body", False)
             new = len(message.get("body", b""))
             size, self.bytes = size + new, self.bytes + new
             check()

@@ -206,6 +206,28 @@ def test_the_rest_of_a_long_upload_is_not_read(serve, client):
     assert len(list(pieces)) > 9_790
 
 
+def test_a_slow_client_does_not_hold_its_place(serve, client, place, monkeypatch):
+    """256 clients that send one byte a minute closed the service for everybody."""
+    monkeypatch.setattr(serve, "SLOWEST", 0.05)
+    answers, parts = [], iter([{"type": "http.request", "body": b"--x", "more_body": True}])
+
+    async def receive():
+        if (part := next(parts, None)) is None:
+            await asyncio.Event().wait()  # nothing more comes, and the connection stays open
+        return part
+
+    async def send(message):
+        answers.append(message)
+
+    headers = [(b"content-type", b"multipart/form-data; boundary=x")]
+    scope = {"type": "http", "method": "POST", "path": "/predict", "query_string": b"", "headers": headers}
+    asyncio.run(client.app(scope, receive, send))
+    assert answers[0]["status"] == 408
+    assert b"did not arrive within" in answers[1]["body"]
+    monkeypatch.setattr(serve, "SLOWEST", 60)
+    assert sent(client, photos_of(place)[0]).status_code == 200
+
+
 def test_a_full_service_says_when_to_come_back(serve, client, place, monkeypatch):
     """The worker is held, so that two requests wait; a third is refused, and the two are answered."""
     monkeypatch.setattr(serve, "MOST_WAITING", 2)

@@ -6,10 +6,14 @@ Gradio is imported when the page is built, with its telemetry switched off befor
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from importlib import import_module, resources
 from importlib.util import find_spec
+from ipaddress import ip_address
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
+from dear.app.dropped import prepare_folder
 from dear.app.studio import LARGEST_PHOTO, Studio
 from dear.app.tabs import Wiring, heads_tab, predict_tab, report_tab, search_tab, teach_tab
 from dear.errors import ConfigError, MissingExtraError, option
@@ -45,6 +49,7 @@ def gradio() -> Any:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     if find_spec("gradio") is None:
         raise MissingExtraError('The app needs gradio: pip install "dear-vlm[app]".')
+    prepare_folder()
     return import_module("gradio")
 
 
@@ -56,9 +61,16 @@ class Page(NamedTuple):
 
     def open(self, *, host: str, port: int | None, browser: bool) -> str:
         """Serve the page until `close`, and return its address."""
+        middleware = import_module("starlette.middleware").Middleware
+        guards = [middleware(WithHeaders), *([middleware(OwnPages)] if is_loopback(host) else [])]
         try:
             _, address, _ = self.blocks.launch(
-                server_name=host, server_port=port, inbrowser=browser, prevent_thread_lock=True, **self.settings
+                server_name=host,
+                server_port=port,
+                inbrowser=browser,
+                prevent_thread_lock=True,
+                app_kwargs={"middleware": guards},
+                **self.settings,
             )
         except OSError:
             place = f"Port {port}" if port else "Every port from 7860 on"
@@ -87,7 +99,6 @@ def build(studio: Studio) -> Page:
             heads_tab(wiring)
             teach_tab(wiring)
             report_tab(wiring)
-    middleware = import_module("starlette.middleware").Middleware
     return Page(
         blocks,
         {
@@ -105,7 +116,6 @@ def build(studio: Studio) -> Page:
             "theme": _theme(gr),
             "css": _file("page.css"),
             "js": _file("page.js"),
-            "app_kwargs": {"middleware": [middleware(WithHeaders)]},
         },
     )
 
@@ -119,6 +129,44 @@ def _theme(gr: Any) -> Any:
 
 def _file(name: str) -> str:
     return resources.files("dear.app").joinpath(name).read_text(encoding="utf-8")
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a name or address is this computer's own and no other one's."""
+    with suppress(ValueError):
+        return ip_address(name.strip("[]")).is_loopback
+    return name.lower() == "localhost"
+
+
+class OwnPages:
+    """Refuses what pages of other servers ask for: a browser that runs them can reach this computer.
+
+    A page can let its own name point here, which the header Host shows; or send a form to this server, which the header
+    Origin shows.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request, or refuse it."""
+        headers = {name: value.decode("latin-1") for name, value in scope.get("headers", ())}
+        if scope["type"] == "lifespan" or _is_own(headers.get(b"host", ""), headers.get(b"origin")):
+            await self._app(scope, receive, send)
+            return
+        responses = import_module("starlette.responses")
+        answer = responses.PlainTextResponse("This app answers only to pages of its own, at http://127.0.0.1.", 403)
+        await answer(scope, receive, send)
+
+
+def _is_own(host: str, origin: str | None) -> bool:
+    """Whether a request was sent to this computer by its name, and by a page of this server or by no page."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        sender = urlsplit(origin).netloc if origin is not None else host
+    except ValueError:
+        return False
+    return is_loopback(name) and sender == host
 
 
 class WithHeaders:

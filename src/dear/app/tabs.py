@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dear.app.dropped import VARIABLE as FOLDER
 from dear.app.finding import can_swap, kinds, search_photos
 from dear.app.heads import heads_page
 from dear.app.predicting import explain_photo, predict_photos
@@ -19,6 +21,7 @@ from dear.data.images import readable_suffixes
 from dear.errors import ConfigError, DearError
 from dear.reports.render import render
 from dear.storage.documents import read_text
+from dear.storage.files import sha256, write_result
 
 STRICT = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 """What a page within the page may load: nothing but what it contains. It has no scripts."""
@@ -40,7 +43,9 @@ class Wiring:
     """Number of the next example."""
     photos: Any = None
     classes: Any = None
-    folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
+    folder: tempfile.TemporaryDirectory[str] = field(
+        default_factory=lambda: tempfile.TemporaryDirectory(dir=os.environ.get(FOLDER))
+    )
     """Files on their way to a browser; removed when the app ends."""
 
     def call(
@@ -75,9 +80,9 @@ class Wiring:
         )
 
     def file(self, name: str, content: bytes) -> str:
-        """The path of a new file, which Gradio copies and serves under a name of its own."""
-        path = Path(tempfile.mkdtemp(dir=self.folder.name)) / name
-        path.write_bytes(content)
+        """The path of a file, which Gradio serves under a name of its own; the same content is one file."""
+        path = Path(self.folder.name) / sha256(content) / name
+        write_result(path, content)
         return str(path)
 
     def photo_field(self, label: str, *, several: bool = False, **how: Any) -> Any:

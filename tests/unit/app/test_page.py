@@ -3,16 +3,18 @@
 import asyncio
 import os
 from html import unescape
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
 import dear
+from dear.app.dropped import PREFIX, VARIABLE, prepare_folder
 from dear.app.finding import can_swap, kinds, search_photos
 from dear.app.heads import heads_page
-from dear.app.page import HEADERS, WithHeaders, build, gradio
+from dear.app.page import HEADERS, OwnPages, WithHeaders, build, gradio, is_loopback
 from dear.app.studio import Search, Studio
-from dear.app.tabs import framed, problem
+from dear.app.tabs import Wiring, framed, problem
 from dear.errors import ConfigError, MissingExtraError
 from dear.retrieval.encoder import head_encoder
 from helpers import make_photos
@@ -133,3 +135,76 @@ def test_addresses_are_not_fetched(page, tmp_path):
         with pytest.raises(ConfigError, match="uploaded"):
             asyncio.run(field.async_move_resource_to_block_cache("http://127.0.0.1:9/one.png"))
         assert asyncio.run(field.async_move_resource_to_block_cache(str(tmp_path / "one.png"))).endswith("one.png")
+
+
+LOCAL = "127.0.0.1:7860"
+STRANGE = {
+    "another name that points here": ({"host": "evil.example:7860"}, 403),
+    "its own name, and no page": ({"host": LOCAL}, 200),
+    "localhost": ({"host": "localhost:7860"}, 200),
+    "a tunnel": ({"host": "localhost:9000", "origin": "http://localhost:9000"}, 200),
+    "version 6": ({"host": "[::1]:7860", "origin": "http://[::1]:7860"}, 200),
+    "a page of its own": ({"host": LOCAL, "origin": f"http://{LOCAL}"}, 200),
+    "a page of another server": ({"host": LOCAL, "origin": "http://evil.example"}, 403),
+    "a page of another port": ({"host": LOCAL, "origin": "http://127.0.0.1:8888"}, 403),
+    "a page without an origin": ({"host": LOCAL, "origin": "null"}, 403),
+    "both strange": ({"host": "evil.example", "origin": "http://evil.example"}, 403),
+    "a name that begins well": ({"host": "127.0.0.1.evil.example"}, 403),
+    "no host": ({}, 403),
+    "not a host": ({"host": "[::1", "origin": "http://[::1"}, 403),
+}
+
+
+@pytest.mark.parametrize(("headers", "status"), STRANGE.values(), ids=STRANGE)
+def test_pages_of_other_servers_are_refused(headers, status):
+    """A page anywhere could let its name point to 127.0.0.1, and then read and use the app."""
+    needs("gradio")
+    sent = []
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200})
+
+    async def collect(message):
+        sent.append(message)
+
+    scope = {"type": "http", "headers": [(name.encode(), value.encode()) for name, value in headers.items()]}
+    asyncio.run(OwnPages(app)(scope, None, collect))
+    assert sent[0]["status"] == status
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost", "LOCALHOST"])
+def test_addresses_of_this_computer(host):
+    assert is_loopback(host)
+    assert not any(map(is_loopback, ("0.0.0.0", "", "10.0.0.1", "localhost.evil.example", f"{host}.example")))
+
+
+def test_photos_of_killed_apps_are_removed_by_the_next_one(tmp_path, monkeypatch):
+    """Gradio's folder is shared, and dropped photos stayed there for ever if the app was killed."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv(VARIABLE, "named by the user")
+    prepare_folder()
+    assert not list(tmp_path.iterdir())
+    gone, young, living, other = (
+        tmp_path / f"{PREFIX}{name}"
+        for name in ("999999998-abcdefgh", "999999998-12345678", f"{os.getpid()}-abcdefgh", "x")
+    )
+    for folder in (gone, young, living, other):
+        folder.mkdir()
+        (folder / "photo.png").write_text("a photo")
+    for folder in (gone, living, other):
+        os.utime(folder, (1, 1))
+    monkeypatch.delenv(VARIABLE)
+    prepare_folder()
+    made = os.environ.pop(VARIABLE)
+    assert [one.exists() for one in (gone, young, living, other)] == [False, True, True, True]
+    assert Path(made).stat().st_mode & 0o077 == 0
+
+
+def test_the_same_content_is_one_file_however_often_it_is_asked_for(model, tmp_path, monkeypatch):
+    """Every click on an example left a file, which a kill left for ever."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    wiring = Wiring(None, Studio(model=model), None, None)
+    paths = [wiring.file("example.png", bytes([turn % 2])) for turn in range(5)]
+    assert len(set(paths)) == 2
+    assert [Path(path).read_bytes() for path in paths[:2]] == [b"\0", b"\1"]
+    assert all(Path(path).is_relative_to(tmp_path) for path in paths)
