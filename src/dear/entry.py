@@ -1,5 +1,6 @@
 """Entry point of the `dear` command: prints a first line before heavy imports, and exits cleanly if stopped there."""
 
+import io
 import os
 import sys
 import time
@@ -11,6 +12,8 @@ def main() -> None:
     """Load the command line and run it."""
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ.update(waiting(running_programs(), os.cpu_count() or 1))
+    open_streams()
+    check_place()
     words = first_words(sys.argv[1:])
     if words and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         sys.stderr.write(f"{words} …\r")  # before anything heavy is imported; the next output covers it
@@ -40,6 +43,28 @@ def running_programs() -> int | None:
     except (OSError, ValueError, IndexError):
         return None
     return sorted(counts)[len(counts) // 2]
+
+
+def open_streams() -> None:
+    """Open what the caller has closed, so that no file of ours gets its number; print whatever the locale allows."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", errors="replace", closefd=False))  # noqa: SIM115
+        elif mode == "w" and isinstance(getattr(sys, name), io.TextIOWrapper):
+            getattr(sys, name).reconfigure(errors="backslashreplace")  # names of files need not fit the locale
+
+
+def check_place() -> None:
+    """Refuse a working folder that was deleted: libraries would end the process with messages of their own."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except OSError:
+        sys.stderr.write("dear: the working folder does not exist any more: change to another one.\n")
+        sys.exit(2)
 
 
 def first_words(arguments: list[str]) -> str:

@@ -22,7 +22,8 @@ PREFIX = "dear-app-"
 
 def prepare_folder() -> None:
     """Let Gradio put dropped photos into a new folder, unless the user has named one; before Gradio is imported."""
-    if os.environ.get(VARIABLE):
+    if named := os.environ.get(VARIABLE):
+        Path(named).mkdir(parents=True, exist_ok=True)
         return
     place = Path(tempfile.gettempdir())
     for left in place.glob(f"{PREFIX}*"):

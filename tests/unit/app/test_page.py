@@ -181,9 +181,9 @@ def test_addresses_of_this_computer(host):
 def test_photos_of_killed_apps_are_removed_by_the_next_one(tmp_path, monkeypatch):
     """Gradio's folder is shared, and dropped photos stayed there for ever if the app was killed."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv(VARIABLE, "named by the user")
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "named by the user"))
     prepare_folder()
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["named by the user"]
     gone, young, living, other = (
         tmp_path / f"{PREFIX}{name}"
         for name in ("999999998-abcdefgh", "999999998-12345678", f"{os.getpid()}-abcdefgh", "x")
