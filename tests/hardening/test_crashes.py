@@ -6,7 +6,6 @@ prints how many faults there were, and `benchmarks/kill_storm.py` kills real com
 
 import os
 import socket
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -25,9 +24,7 @@ from dear.workflows import quickstart
 from faults import age, crashing, filling, names_below
 from folder_kinds import Kinds
 from helpers import make_photos
-from needs import needs, needs_posix
-
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="open files are found in /proc")
+from needs import needs
 
 
 def write_folder(folder: Path, content: str) -> None:
@@ -40,11 +37,11 @@ def content_of(folder: Path) -> set[str]:
     return {path.read_text() for path in folder.iterdir()}
 
 
-@linux
 @pytest.mark.parametrize("before", [False, True], ids=["new", "in place of another"])
 @pytest.mark.parametrize("what", ["before", "after", "full"])
 def test_a_folder_is_whole_after_every_fault(tmp_path, before, what):
     """Export, converted weights and search lists are written this way; a kill left temporary folders for ever."""
+    needs("/proc/self/fd")
     number, ended = 0, None
     while ended is None or ended.how != "done" or ended.changes >= number:
         number += 1
@@ -69,7 +66,6 @@ def test_a_folder_is_whole_after_every_fault(tmp_path, before, what):
     assert number > 8
 
 
-@linux
 def test_the_old_folder_comes_back_if_the_new_one_cannot_be_put_there(tmp_path, monkeypatch):
     """An export that was replaced was lost if the second rename failed."""
     write_folder(tmp_path / "out", "old")
@@ -201,11 +197,10 @@ KINDS = ("run", "grid", "comparison", "auto", "index", "discovery", "export", "c
 KINDS += ("lists", "calibrated")
 
 
-@linux
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_of_folder_survives_every_fault(tmp_path_factory, monkeypatch, name):
-    needs_posix(), needs("faiss"), needs("onnx")
+    needs("/proc/self/fd"), needs("faiss"), needs("onnx")
     monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "benchmarks")
     from every_write import measure
 
