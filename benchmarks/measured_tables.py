@@ -236,3 +236,13 @@ def class_scale_table() -> str:
         ))  # fmt: skip
     heads = ("classes", "at once", "peak MB", "÷ first", "CPU s per step", "largest relative error of a gradient")
     return table(heads, lines)
+
+
+def class_memory_table() -> str:
+    """Peak memory of a step per class, and the estimate of it."""
+    rows = document("class-memory")["rows"]
+    lines = [
+        (one["clip"], one["method"], f"{one['MB']:.2f}", f"{one['estimated MB']:.2f}", f"{one['ratio']:.2f}")
+        for one in rows
+    ]
+    return table(("CLIP", "method", "MB per class", "estimated", "estimated ÷ real"), lines)

@@ -198,6 +198,7 @@ TABLES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "method-step": measured.method_step_table,
         "search-size": measured.search_size_table,
         "class-scale": measured.class_scale_table,
+        "class-memory": measured.class_memory_table,
         "feature-epoch": measured.feature_epoch_table,
     },
     DOCS / "explanation" / "roles.md": {

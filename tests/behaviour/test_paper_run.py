@@ -113,6 +113,21 @@ def test_a_killed_run_goes_on_to_the_same_report(order, finished, tmp_path, monk
     assert report_of(again.out) == finished[0]
 
 
+def test_shares_of_the_cells_make_the_same_tables(order, finished, tmp_path, monkeypatch):
+    again, done, said = replace(order, out=tmp_path / "out", only=("table-2",)), [], []
+    for number in (1, 2, 3):
+        assert make_paper(replace(again, cells=f"{number}/3"), said.append) == again.out
+        done.append({path.name for path in (again.out / GRIDS / "base-to-novel" / "cells").iterdir()})
+        assert not (again.out / "report.html").exists()
+        assert not (again.out / GRIDS / "base-to-novel" / "table.csv").exists()
+    assert [len(one) for one in done] == [2, 3, 4]  # plain CLIP and DeAR on two data sets
+    assert done[0] < done[1] < done[2]
+    assert said[-1].startswith("share 3/3: 1 cells done; after all shares, add ")
+    monkeypatch.setattr(cell_run, "train_model", None)  # all cells are there
+    assert make_paper(again) == again.out / "report.html"
+    assert (again.out / "tables" / "table-2.md").read_bytes() == finished[0]["tables/table-2.md"]
+
+
 def test_a_damaged_cell_is_done_again(order, finished):
     cells = sorted((order.out / GRIDS / "domain" / "cells").iterdir())
     cells[0].write_text("{")

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import dear
+from dear.cluster import nodes
 from dear.cluster.blocks import Cluster
 from dear.cluster.connection import connected
 from dear.errors import ClusterError, ConfigError
@@ -12,6 +13,7 @@ from dear.retrieval.on_ray import PARTS
 from dear.roles import on_ray
 from dear.roles.moments import collect_moments
 from dear.roles.sources import images_from
+from dear.storage.locks import locked
 from helpers import varied_roles
 from needs import needs, needs_posix
 from ray_workers import killing_one
@@ -60,7 +62,8 @@ def test_moments_of_a_cluster_are_those_of_one_process(ray, tiny_folders, tmp_pa
     images, source = images_from("world", 500), on_ray.Source("world", 500, None)
     local = collect_moments(clip, images, first_layer=1)
     parts = tmp_path / on_ray.PARTS
-    with killing_one(lambda: any(one.name.isdecimal() for one in parts.glob("*"))) as killed:
+    killing = killing_one(lambda: any(one.name.isdecimal() for one in parts.glob("*")))
+    with locked(tmp_path, "discovery"), killing as killed:
         on_ray.collect_on(Cluster(ray), clip, images, source, first_layer=1, out=tmp_path)
     assert killed
     assert not parts.exists()
@@ -76,8 +79,15 @@ def test_what_nodes_cannot_do_is_one_sentence(ray, shards, clip, model, tmp_path
     with pytest.raises(ConfigError, match="A model in memory cannot be sent to a cluster"):
         dear.index_images(shards, tmp_path / "a", run=model, on="ray")
     images, elsewhere = images_from("world", 10), on_ray.Source("world", 9, None)
-    (tmp_path / "b").mkdir()
-    with pytest.raises(ClusterError, match="A node sees fewer images than this machine"):
+    fewer = pytest.raises(ClusterError, match="A node sees fewer images than this machine")
+    with locked(tmp_path / "b", "discovery"), fewer:
         on_ray.collect_on(Cluster(ray), clip, images, elsewhere, first_layer=1, out=tmp_path / "b")
     with pytest.raises(ClusterError, match="asks for more CPUs than any node of the cluster has"):
         dear.index_images(shards, tmp_path / "c", clip="world", threads=512, on="ray")
+
+
+def test_a_node_with_another_version_is_refused_before_the_first_block(ray, shards, tmp_path, monkeypatch):
+    monkeypatch.setattr(nodes, "versions_here", lambda: {"dear": "0.0.1"})
+    with pytest.raises(ClusterError, match=r"has dear .*, but this machine has 0\.0\.1: install the same version"):
+        dear.index_images(shards, tmp_path / "d", clip="world", threads=1, on="ray")
+    assert not list((tmp_path / "d").glob("segment-*"))

@@ -1,6 +1,7 @@
 """`dear paper` from the command line: the plan, bad input as one sentence, a stop that leaves no traceback."""
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -8,7 +9,7 @@ import time
 import pytest
 
 from helpers import heed_interrupts, varied_roles
-from needs import needs_posix
+from needs import needs, needs_posix
 from papers import tiny_imagenet
 
 
@@ -36,6 +37,11 @@ def test_the_plan_of_the_full_paper(dear_, tmp_path):
         (["--mini", "--seeds", "a"], "--seeds is 'a': give whole numbers from 0 on."),
         (["--full"], "name it, --data-root FOLDER"),
         (["--mini", "--resume", "--overwrite"], "choose one of them"),
+        (["--mini", "--cells", "4/3"], "--cells is '4/3': give a share such as 3/20."),
+        (["--mini", "--cells", "1/2", "--overwrite"], "--overwrite would discard what other shares have done"),
+        (["--mini", "--cells", "1/2", "--on", "ray"], "leave it or --on ray out."),
+        (["--mini", "--on", "spark"], "--on is 'spark': give ray, or ray and the address of a head node"),
+        (["--mini", "--gpus", "1"], "--gpus 1.0 is for a cluster: add --on ray, or leave it out."),
     ],
 )
 def test_bad_input_is_one_sentence(dear_, tmp_path, words, message):
@@ -44,6 +50,33 @@ def test_bad_input_is_one_sentence(dear_, tmp_path, words, message):
     assert (code, stdout) == (2, "")
     assert message in stderr
     assert stderr.count("\n") == 1
+
+
+def test_a_cluster_that_does_not_answer_is_refused_before_anything_is_written(dear_, tmp_path):
+    needs("ray")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"  # nobody listens there any more
+    code, stdout, stderr = dear_("paper", "--mini", "--out", tmp_path / "out", "--on", f"ray:{address}")
+    assert (code, stdout) == (2, "")
+    assert stderr.startswith(f"dear: No Ray answers at {address}: start one there")
+    assert stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_storage_as_output_folder_is_refused_with_the_command_that_copies(dear_, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in (
+        ["paper", "--mini"],
+        ["bench", "base-to-novel", "--data", "world-textures"],
+        ["train", "world-textures"],
+    ):
+        code, stdout, stderr = dear_(*words, "--out", "s3://bucket/grid")
+        assert (code, stdout) == (2, "")
+        sentence = (
+            "s3://bucket/grid is not a folder: write to one and copy it with 'dear sync FOLDER s3://bucket/grid'."
+        )
+        assert stderr == f"dear: {sentence}\n"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow  # the same of a grid: test_bench_cli.test_control_c_ends_all_jobs

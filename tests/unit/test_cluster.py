@@ -1,15 +1,21 @@
 """Connecting to Ray: addresses, what does not answer, and room for work. Nothing here starts Ray."""
 
 import builtins
+import json
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
+from dear import __version__
+from dear.cluster import blocks
 from dear.cluster.connection import SETTINGS, address_of, answers, check_room, connected
+from dear.cluster.nodes import here
 from dear.errors import ClusterError, MissingExtraError, typed
+from dear.storage.locks import locked
 
 
 @pytest.mark.parametrize(
@@ -98,3 +104,37 @@ def test_no_room():
         check_room([node(8), node(4, 1)], 8, 1)
     with pytest.raises(ClusterError, match="none"):
         check_room([], 1, 1)
+
+
+def worker_of(order):
+    return lambda block: {"done": block["number"] + order["first"]}
+
+
+def test_blocks_are_done_only_by_nodes_that_fit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with locked(tmp_path / "out", "index"):
+        expected = here(tmp_path / "out", current=tmp_path / "out")
+        row = {"block": json.dumps({"number": 3})}
+        assert json.loads(blocks._Actor(worker_of, '{"first": 4}', expected)(row)["result"]) == {"done": 7}
+        older = blocks._Actor(worker_of, "{}", expected._replace(versions={"dear": "0.0.1"}))
+        found = json.loads(older(row)["result"])
+        assert found["error"] == "ClusterError"
+        assert f"has dear {__version__}, but this machine has 0.0.1: install the same version" in found["text"]
+        elsewhere = blocks._Actor(worker_of, "{}", expected._replace(folder=str(tmp_path / "other")))
+        assert "does not see the folder" in json.loads(elsewhere(row)["result"])["text"]
+
+
+def test_nodes_are_checked_before_the_first_block(tmp_path, monkeypatch):
+    asked = []
+
+    def refuse(ray, expected, cpus, gpus):
+        asked.append((expected.folder, cpus, gpus))
+        raise ClusterError("The node n has dear 0.0.1.")
+
+    monkeypatch.setattr(blocks, "check_nodes", refuse)
+    cluster = blocks.Cluster(SimpleNamespace(nodes=lambda: [node(2)]), threads=2)
+    with locked(tmp_path, "index"):
+        assert not list(blocks.each_block(cluster, worker_of, {}, [], tmp_path))  # nothing to do, nobody to ask
+        with pytest.raises(ClusterError, match=r"The node n has dear 0\.0\.1"):
+            next(blocks.each_block(cluster, worker_of, {}, [{"number": 1}], tmp_path))
+    assert asked == [(str(tmp_path.resolve()), 2, 0.0)]

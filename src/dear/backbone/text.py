@@ -61,6 +61,7 @@ class TextTower:
         self._eos_id = eos_id
         self._class_row = getattr(text, "cls_emb", None) is not None
         self._tokens = lru_cache(maxsize=CACHED_TOKENIZATIONS)(self._tokenize)
+        self._equal = lru_cache(maxsize=CACHED_TOKENIZATIONS)(self._find_equal)
 
     @property
     def has_layers(self) -> bool:
@@ -164,6 +165,17 @@ class TextTower:
         same_T = (ids_CT == ids_CT[:1]).all(0).int()
         shared = min(int(same_T.cumprod(0).sum()), int(end_C.min()))
         return TokenizedPrompts(ids_CT if self._class_row else ids_CT[:, : int(end_C.max()) + 1], end_C, shared)
+
+    def equal_prompts(self, prompts: Sequence[str]) -> tuple[int, int] | None:
+        """The places of the first two prompts that have the same tokens; None if all differ."""
+        return self._equal(tuple(prompts))
+
+    def _find_equal(self, prompts: tuple[str, ...]) -> tuple[int, int] | None:
+        seen: dict[tuple[int, ...], int] = {}
+        for place, ids in enumerate(self._tokens(prompts, False).ids_CT.tolist()):
+            if (first := seen.setdefault(tuple(ids), place)) != place:
+                return first, place
+        return None
 
     def excess(self, prompts: Sequence[str]) -> int:
         """By how many tokens the longest prompt exceeds the context; zero or negative if all fit."""

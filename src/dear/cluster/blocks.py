@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from dear import errors
 from dear.cluster.connection import check_room
+from dear.cluster.nodes import Expected, check_nodes, here, problem_here
 from dear.errors import ClusterError, DearError
 
 Block = Mapping[str, Any]
@@ -33,28 +35,33 @@ class Cluster(NamedTuple):
         return "cuda" if self.gpus else "cpu"
 
 
-def each_block(cluster: Cluster, make: Maker, order: Block, blocks: Sequence[Block]) -> Iterator[Block]:
+def each_block(cluster: Cluster, make: Maker, order: Block, blocks: Sequence[Block], out: Path) -> Iterator[Block]:
     """What `make(order)` returns for every block, as soon as it is done, in any order.
+
+    Before the first block, every node is asked for its versions and whether it sees the output folder.
 
     Args:
         cluster: where it is done.
         make: a function or class that the nodes can import.
         order: what all blocks have in common.
         blocks: what to do.
+        out: the output folder, locked by this process; all paths in orders and blocks are absolute.
     """
-    from ray.data import ActorPoolStrategy, DataContext, from_items
-
     ray, threads, gpus = cluster
     if not blocks:
         return
+    size = min(len(blocks), check_room(ray.nodes(), threads, gpus))
+    expected = here(out, current=out)
+    check_nodes(ray, expected, threads, gpus)
+    from ray.data import ActorPoolStrategy, DataContext, from_items
+
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = DataContext.get_current()
     context.enable_progress_bars = False
-    size = min(len(blocks), check_room(ray.nodes(), threads, gpus))
     rows = [{"block": json.dumps(block)} for block in blocks]
     results = from_items(rows, override_num_blocks=len(rows)).map(
         cast(Any, _Actor),
-        fn_constructor_args=(make, json.dumps(order)),
+        fn_constructor_args=(make, json.dumps(order), expected),
         compute=ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=1),
         num_cpus=threads,
         num_gpus=gpus or None,
@@ -71,16 +78,21 @@ def each_block(cluster: Cluster, make: Maker, order: Block, blocks: Sequence[Blo
 
 
 class _Actor:
-    """Makes its worker when the first block arrives, so that an error of ours is a result like others."""
+    """Makes its worker when the first block arrives, so that an error of ours is a result like others.
 
-    def __init__(self, make: Maker, order: str) -> None:
-        self._make, self._order = make, order
+    A node that joined the cluster later is checked then.
+    """
+
+    def __init__(self, make: Maker, order: str, expected: Expected) -> None:
+        self._make, self._order, self._expected = make, order, expected
         self._work: Callable[[Block], Block] | None = None
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, str]:
         """Do one block."""
         try:
             if self._work is None:
+                if (problem := problem_here(self._expected)) is not None:
+                    raise ClusterError(problem)
                 self._work = self._make(json.loads(self._order))
             found = self._work(json.loads(row["block"]))
         except DearError as error:

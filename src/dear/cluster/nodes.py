@@ -30,10 +30,10 @@ class Expected(NamedTuple):
     """The folder that relative paths begin at."""
 
 
-def here(out: Path) -> Expected:
-    """What this process has; the output folder is locked by it."""
-    folder = out.resolve()
-    return Expected(versions_here(), str(folder), read_regular(folder / LOCK, most=MEGABYTE), str(Path.cwd()))
+def here(out: Path, current: Path | None = None) -> Expected:
+    """What this process has; the output folder is locked by it. Relative paths begin at `current`, by default here."""
+    folder, start = out.resolve(), (current or Path.cwd()).resolve()
+    return Expected(versions_here(), str(folder), read_regular(folder / LOCK, most=MEGABYTE), str(start))
 
 
 def versions_here() -> dict[str, str]:

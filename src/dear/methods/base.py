@@ -366,14 +366,13 @@ def tokens_of(clip: FrozenClip, classes: ClassList, template: str | None = None)
     """
     if classes.whole is not None:
         return tokens_of(clip, classes.whole, template).part(classes.at)
-    tokens = clip.text.tokenize(classes.prompts(template))
-    seen: dict[tuple[int, ...], str] = {}
-    for name, ids in zip(classes.names, tokens.ids_CT.tolist(), strict=True):
-        other = seen.setdefault(tuple(ids), name)
-        if other != name:
-            raise ClassListError(
-                f"The classes {other!r} and {name!r} are the same to the text tower: give them different names."
-            )
+    prompts = classes.prompts(template)
+    tokens = clip.text.tokenize(prompts)
+    if (equal := clip.text.equal_prompts(prompts)) is not None:  # found once, not once per chunk
+        first, second = (classes.names[place] for place in equal)
+        raise ClassListError(
+            f"The classes {first!r} and {second!r} are the same to the text tower: give them different names."
+        )
     return tokens
 
 

@@ -161,7 +161,7 @@ class Model(nn.Module):
         if not self.method.needs.independent or self.classes is None:
             return None
         if self.chunk is None and self._found_chunk is None:
-            self._found_chunk = class_chunk(self.clip, self.classes, free_memory(self.clip.device)) or ALL
+            self._found_chunk = class_chunk(self.clip, self.classes, free_memory(self.clip.device), self.method) or ALL
         return self.chunk or self._found_chunk or None
 
     def frozen_parts(self) -> list[tuple[slice, Any]]:

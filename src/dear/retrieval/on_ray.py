@@ -47,7 +47,7 @@ def segments_on(cluster: Cluster, *, batch_size: int, workers: int, allow_pickle
         }
         wanted = [{**one._asdict(), "stamps": [_listed(stamp) for stamp in one.stamps]} for one in blocks]
         try:
-            for found in each_block(cluster, SegmentWorker, order, wanted):
+            for found in each_block(cluster, SegmentWorker, order, wanted, writer.out):
                 yield Made(**{**found, "file": parts / found["file"]})
         finally:
             for left in parts.glob("*"):

@@ -83,7 +83,7 @@ def collect_on(
     blocks = [{"start": start, "stop": start + len(parts[start])} for start in left]
     with stage("reading images", len(images), done=len(images) - sum(len(parts[start]) for start in left)) as advance:
         done = len(images) - sum(len(parts[start]) for start in left)
-        for found in each_block(cluster, MomentsWorker, order, blocks):
+        for found in each_block(cluster, MomentsWorker, order, blocks, out):
             (folder / found["folder"]).replace(folder / str(found["start"]))
             done += len(parts[found["start"]])
             advance(done)

@@ -59,6 +59,10 @@ def check_ours(folder: Path, kind: Kind, *, resume: bool, overwrite: bool) -> No
         raise ConfigError(
             f"{option(resume=True)} continues and {option(overwrite=True)} starts over: choose one of them."
         )
+    if (url := _url(folder)) is not None:
+        raise ConfigError(
+            f"{shown(url)} is not a folder: write to one and copy it with 'dear sync FOLDER {shown(url)}'."
+        )
     if folder.exists() and not folder.is_dir():
         raise OverwriteError(f"{folder} is a file: give a folder.")
     if not folder.is_dir() or not _content(folder):
@@ -74,6 +78,12 @@ def check_ours(folder: Path, kind: Kind, *, resume: bool, overwrite: bool) -> No
     if found:
         raise OverwriteError(f"{folder} contains {_a(found)}, not {_a(kind)}: choose another folder.")
     raise OverwriteError(f"{folder} already contains other files: choose an empty folder.")
+
+
+def _url(folder: Path) -> str | None:
+    """The address that was given as a path, such as s3://bucket/grid; None for a path, also of a drive such as C:."""
+    first, *rest = folder.parts or ("",)
+    return f"{first}//{'/'.join(rest)}" if first.endswith(":") and len(first) > 2 and not folder.exists() else None
 
 
 def _a(kind: Kind) -> str:

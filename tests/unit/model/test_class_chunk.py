@@ -10,7 +10,7 @@ from dear.engine.run import run_job
 from dear.engine.run_folder import read_run
 from dear.model import class_chunk as module
 from dear.model import model as model_module
-from dear.model.class_chunk import class_chunk, free_memory, step_bytes
+from dear.model.class_chunk import class_chunk, estimate, free_memory, layer_bytes, step_bytes, stored_bytes, stored_of
 from helpers import build, move_parameters, plain_images
 from toys import Toy
 
@@ -20,9 +20,8 @@ NAMES = [f"{color} {thing}" for color in ("red", "green", "blue", "gray") for th
 @pytest.fixture
 def little_memory(clip, monkeypatch):
     """Room for the step of five classes."""
-    longest = build("dear", clip, NAMES).required_classes()
-    tokens = clip.text.tokenize(longest.prompts()).ids_CT.shape[1] + module.LEARNED
-    free = int(5.5 * step_bytes(clip, min(clip.text.context, tokens)) / module.SHARE)
+    model = build("dear", clip, NAMES)
+    free = int(5.5 * estimate(clip, model.required_classes(), model.method) / module.SHARE)
     monkeypatch.setattr(model_module, "free_memory", lambda device: free)
 
 
@@ -53,6 +52,35 @@ def test_enough_memory_leaves_the_classes_whole(clip):
     assert class_chunk(clip, classes, free=1 << 40) is None
     assert class_chunk(clip, classes, free=None) is None
     assert class_chunk(clip, classes, free=1) == 1
+
+
+def test_stored_bytes_are_those_of_the_graph():
+    x, w, v = torch.ones(10, 4), torch.ones(4, 6, requires_grad=True), torch.ones(6, 2, requires_grad=True)
+    hidden = 10 * 6 * 4  # relu and the second product share their input
+    assert stored_bytes(lambda: (x @ w).relu() @ v, [w, v]) == 10 * 4 * 4 + hidden
+    assert stored_bytes(lambda: (x @ w).relu() @ v, [x, w, v]) == hidden
+    assert stored_bytes(lambda: (x @ w.detach()).relu(), []) == 0
+
+
+def test_the_estimate_follows_what_a_method_trains(clip):
+    classes = [f"{name} {number}" for name in NAMES for number in range(20)]
+    each = {}
+    for first in (1, clip.text.depth):
+        model = build("dear", clip, classes, text_first_layer=first)
+        each[first] = estimate(clip, model.required_classes(), model.method)
+        assert each[first] < step_bytes(clip, clip.text.context)
+    assert layer_bytes(clip, 1) < each[clip.text.depth] < each[1]
+    few, many = (stored_of(clip, model.required_classes(), model.method, slice(0, count)) for count in (40, 80))
+    assert many == pytest.approx(2 * few, rel=0.15)  # the rest are shared rows
+    bound = class_chunk(clip, model.required_classes(), free=100 * each[clip.text.depth])
+    measured = class_chunk(clip, model.required_classes(), 100 * each[clip.text.depth], model.method)
+    assert bound < measured == 32
+
+
+def test_tensors_that_depend_on_the_data_are_not_needed_for_a_chunk(clip, monkeypatch):
+    monkeypatch.setattr(model_module, "free_memory", lambda device: 1)
+    model = build("coop", clip, NAMES, per_class=True)  # one context per class, from the first step on
+    assert model.class_chunk() == 1
 
 
 def test_a_method_that_couples_its_classes_is_never_chunked(clip, little_memory):
