@@ -22,7 +22,7 @@ from dear.backbone.load import load_clip
 from dear.engine.feed import StepImages
 from dear.engine.gradients import Share, share_of_step
 from dear.evaluation.memory import watch_peak
-from dear.model.class_chunk import LEARNED, class_chunk, step_bytes
+from dear.model.class_chunk import class_chunk, estimate
 from dear.model.load import DeAR
 from dear.model.model import Model
 
@@ -51,20 +51,13 @@ def gradients(model: Model, batch: int, classes: int) -> Share:
     return share_of_step(model, step, seed=1, step=1, micro_batch=None, precision="fp32", scaler=scaler)
 
 
-def prompt_bytes(model: Model) -> int:
-    """The estimate of a step's memory per class, as `class_chunk` makes it."""
-    text = model.clip.text
-    longest = text.tokenize(model.required_classes().prompts()).ids_CT.shape[1]
-    return step_bytes(model.clip, min(text.context, longest + LEARNED))
-
-
 def measure(given: argparse.Namespace, classes: int) -> dict[str, Any]:
     """One step in this process."""
     torch.set_num_threads(given.threads)
-    clip = load_clip(given.clip, given.pretrained)
+    clip = load_clip(given.clip, given.pretrained or None)
     model = DeAR(clip, varied_roles(clip)).for_classes(names_of(classes))
     move_parameters(model)
-    chunk = class_chunk(clip, model.required_classes(), int(given.memory * GIGABYTE))
+    chunk = class_chunk(clip, model.required_classes(), int(given.memory * GIGABYTE), model.method)
     model = model.for_classes(model.required_classes(), chunk=chunk or classes)
     peak, start = watch_peak("cpu"), time.process_time()
     model.frozen_parts()
@@ -83,7 +76,7 @@ def measure(given: argparse.Namespace, classes: int) -> dict[str, Any]:
         begun = time.process_time()
         whole = gradients(model, given.batch, classes)
         found |= {"whole_peak_mb": peak(), "whole_step_cpu_seconds": time.process_time() - begun}
-        found["estimate_mb"] = classes * prompt_bytes(model) / 1e6
+        found["estimate_mb"] = classes * estimate(clip, model.required_classes(), model.method) / 1e6
         theirs = whole.grads["total"]
         found["gradient_error"] = max(
             float((share.grads["total"][name] - one).abs().max() / one.abs().max()) for name, one in theirs.items()

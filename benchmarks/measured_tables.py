@@ -246,3 +246,18 @@ def class_memory_table() -> str:
         for one in rows
     ]
     return table(("CLIP", "method", "MB per class", "estimated", "estimated ÷ real"), lines)
+
+
+def many_classes_table() -> str:
+    """Training and evaluation with thousands of classes: CPU time and memory."""
+    rows = sorted(document("many-classes")["rows"], key=lambda one: (one["classes"], one["method"]))
+    lines = [
+        (
+            f"{one['classes']:,}",
+            one["method"],
+            *(f"{one[f'{part} CPU s']:.0f}" for part in ("train", "eval")),
+            *(f"{one[f'{part} MB']:,}" for part in ("train", "eval")),
+        )
+        for one in rows
+    ]
+    return table(("classes", "method", "training, CPU s", "test, CPU s", "training, MB", "test, MB"), lines)

@@ -199,6 +199,7 @@ TABLES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "search-size": measured.search_size_table,
         "class-scale": measured.class_scale_table,
         "class-memory": measured.class_memory_table,
+        "many-classes": measured.many_classes_table,
         "feature-epoch": measured.feature_epoch_table,
     },
     DOCS / "explanation" / "roles.md": {
