@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from huggingface_hub import try_to_load_from_cache
 
 from dear.storage.files import read_regular
+from dear.storage.yaml_text import parse_yaml
 
 PAGE = "README.md"
 """The page of a repository; its first lines state the license."""
@@ -44,9 +44,9 @@ def _cached(repository: str, name: str) -> Path | None:
 
 def _license(page: Path) -> str | None:
     """The license in the metadata of a repository's page; the page is untrusted text."""
-    with suppress(OSError, ValueError, yaml.YAMLError, RecursionError):
+    with suppress(OSError, ValueError):
         found = re.match(r"---\r?\n(.*?)\r?\n---", read_regular(page).decode(), re.DOTALL)
-        content = yaml.safe_load(found[1]) if found else None
+        content = parse_yaml(found[1])[0] if found else None
         stated = content.get("license") if isinstance(content, dict) else None
         if isinstance(stated, str) and re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,63}", stated):
             return stated

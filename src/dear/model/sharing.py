@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
@@ -23,8 +23,9 @@ from dear.model.artefact import (
 )
 from dear.model.card import FOLDER, card, metadata
 from dear.model.hub_adapter import PREFIX, local_backbone
-from dear.storage.documents import as_bytes, read_text, to_json
+from dear.storage.documents import as_bytes, parse, read_text, to_json
 from dear.storage.files import sha256
+from dear.storage.yaml_text import parse_yaml
 
 
 class Shared(NamedTuple):
@@ -86,6 +87,8 @@ def published_card(shared: Shared, repository: str, results: Sequence[EvalResult
     if not text.startswith("---"):
         text = f"---\n{wanted.to_yaml()}\n---\n{text}"
     try:
+        if top := re.match(r"\s*---\s*\n(.*?)\n---", text, re.DOTALL):
+            parse_yaml(top[1])  # an alias could stand for terabytes
         page: Any = ModelCard(text, ignore_metadata_errors=True)
         for name, value in vars(wanted).items():
             if page.data.get(name) is None:
@@ -112,9 +115,14 @@ def _without_paths_in(name: str, data: bytes, found: dict[str, str]) -> bytes:
     """A file without paths: JSON is searched, tensors and text are not."""
     if not name.endswith(".json"):
         return data
-    before = json.loads(data)
-    after = without_paths(before, found)
-    return data if after == before else as_bytes(to_json(after))
+    try:
+        before = parse(data, where=name, what="JSON", error=CorruptArtefactError)
+        after = without_paths(before, found)
+        return data if after == before else as_bytes(to_json(after))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, CorruptArtefactError):
+            raise
+        raise CorruptArtefactError(f"{name} cannot be published ({_short(error)}): save the adapter again.") from None
 
 
 def backbone_name(manifest: Manifest) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
@@ -15,9 +13,11 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from dear.config import MOST_NAMED
 from dear.errors import ConfigError, DearWarning, did_you_mean, is_typed
 from dear.options.fields import Argument, Former, Options, Shown
 from dear.storage.files import read_regular, write_atomic
+from dear.storage.yaml_text import LARGEST_YAML, YamlError, parse_yaml
 
 FILE = "config.yaml"
 ALWAYS = ("data", "clip", "method", "methods")
@@ -182,7 +182,8 @@ def _sentences(
     order = {name: place for place, name in enumerate(known)}
     items = [item for item in error.errors() if missing or item["type"] != "missing"]
     items.sort(key=lambda item: order.get(str(item["loc"][0]) if item["loc"] else "", len(order)))
-    return list(dict.fromkeys(_sentence(item, values, known, spell, hint) for item in items))
+    sentences = list(dict.fromkeys(_sentence(item, values, known, spell, hint) for item in items[:MOST_NAMED]))
+    return [*sentences, *([f"There are {len(items) - MOST_NAMED} more problems."] if len(items) > MOST_NAMED else [])]
 
 
 def _sentence(
@@ -206,38 +207,20 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe loading that notes repeated keys and reads 1e-3 as a number."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """As usual; repeated keys are noted."""
-        keys = Counter(str(self.construct_object(key, deep=True)) for key, _ in node.value)
-        self.repeated = [*getattr(self, "repeated", ()), *(key for key, count in keys.items() if count > 1)]
-        found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        return found
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
-
-
 def read_file(path: Path, model: type[Options]) -> tuple[dict[str, Any], list[str]]:
     """The values of a config file by name, and the problems of the file itself."""
     try:
-        loader = _Loader(read_regular(path))
-        content = loader.get_single_data()
+        content, repeated = parse_yaml(read_regular(path, most=LARGEST_YAML))
     except OSError as error:
         raise ConfigError(f"The config file {path} cannot be read ({error.strerror or error}).") from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, TypeError, RecursionError) as error:
-        where = getattr(error, "problem_mark", None)
-        place = f" at line {where.line + 1}" if where else ""
+    except YamlError as error:
+        place = f" at line {error.line}" if error.line else ""
         raise ConfigError(f"{path} is not valid YAML{place}: write one 'name: value' per line.") from None
     content = {} if content is None else content
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is not a config file: write one 'name: value' per line, such as 'shots: 16'.")
     actions = [name for name, one in options_of(model).items() if one.field.exclude and name in content]
-    problems = [f"{name!r} appears twice in {path}." for name in getattr(loader, "repeated", ())]
+    problems = [f"{name!r} appears twice in {path}." for name in repeated]
     problems += [f"{name!r} says what to do now, so a file cannot contain it." for name in actions]
     return {str(key): one for key, one in content.items() if one is not None and key not in actions}, problems
 
