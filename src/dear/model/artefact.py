@@ -211,7 +211,10 @@ def read_adapter(folder: Path) -> Saved:
     manifest = read_manifest(folder)
     files = read_files(folder, manifest)
     tensors = _parse_tensors(files.pop(TENSORS), folder / TENSORS)
-    return Saved(manifest, tensors, {name: data.decode() for name, data in files.items()})
+    try:
+        return Saved(manifest, tensors, {name: data.decode() for name, data in files.items()})
+    except UnicodeDecodeError:
+        raise CorruptArtefactError(f"{folder} has a file that is not text in UTF-8: save the adapter again.") from None
 
 
 def read_files(folder: Path, manifest: Manifest) -> dict[str, bytes]:
@@ -275,7 +278,7 @@ def _manifest(model: Savable, files: dict[str, bytes]) -> Manifest:
 def _refuse_replacing(folder: Path, files: dict[str, bytes]) -> None:
     for name, data in files.items():
         path = folder / name
-        if path.exists() and (not path.is_file() or path.read_bytes() != data):
+        if path.exists() and (not path.is_file() or path.stat().st_size != len(data) or path.read_bytes() != data):
             raise OverwriteError(
                 f"{path} already exists with other content, and nothing was written: choose another folder, "
                 f"or pass overwrite=True to replace it."

@@ -66,7 +66,7 @@ def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:
     target, temporary = path, ""
     try:
         if path.is_symlink():
-            target = path.resolve()
+            target = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a link to itself
         mode = 0o666 & ~_UMASK
         with suppress(FileNotFoundError):
             facts = target.stat()
