@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,10 +30,11 @@ from dear.backbone.download import cached, download, listing
 from dear.backbone.foreign import CONFIG, Foreign, is_foreign, read_foreign
 from dear.backbone.foreign_hub import repository_folder
 from dear.backbone.hub import CONFIG_FILE, WEIGHTS, WHOLE, Wanted, causes_of, first_lines
+from dear.backbone.limits import check_parameters, check_preprocess
 from dear.backbone.names import RANDOM, SUGGESTION, check_pretrained, repository_of, resolve_name, shipped
 from dear.backbone.origin import PAGE, Origin, origin_of
 from dear.backbone.own_trunk import register
-from dear.backbone.safety import SAFE, check_config, check_format, check_readable, weights_of
+from dear.backbone.safety import SAFE, check_config, check_format, check_merges, check_readable, weights_of
 from dear.backbone.support import refused
 from dear.backbone.text_hub import HUB_POOL
 from dear.errors import BackboneError, HubError, MissingExtraError, backbone, option
@@ -209,15 +211,17 @@ def _read_config(name: str) -> dict[str, Any]:
     if folder := _folder(name):
         path = folder / CONFIG_FILE
         try:
-            config = documents.parse(read_regular(path), where=name, what="a config", error=BackboneError)["model_cfg"]
+            content = documents.parse(read_regular(path), where=name, what="a config", error=BackboneError)
+            config, images = content["model_cfg"], content.get("preprocess_cfg")
         except NotRegularError as error:
             raise BackboneError(f"{path} cannot be read: {error.strerror}.") from None
         except OSError:
             raise BackboneError(
                 f"{path} does not exist: local-dir: needs a folder with {CONFIG_FILE} or {CONFIG}, and weights."
             ) from None
-        except (KeyError, TypeError, ValueError):
-            config = None
+        except (KeyError, TypeError, ValueError, AttributeError):
+            config = images = None
+        check_preprocess(name, images)
     else:
         config = open_clip.get_model_config(name)
     if not isinstance(config, dict) or not all(isinstance(config.get(f"{t}_cfg"), dict) for t in ("vision", "text")):
@@ -296,18 +300,24 @@ def _create(name: str, pretrained: str | None, weights: Path | None, seed: int, 
     folder = _folder(name)
     tag = get_pretrained_cfg(name, pretrained) if weights and _is_listed(name, pretrained) else {}
     with torch.random.fork_rng(devices=[]), _quiet_open_clip(), _one_sentence(name, pretrained, weights=weights):
-        torch.manual_seed(seed)
         if foreign:
+            torch.manual_seed(seed)
             return foreign.build(random=pretrained == RANDOM)
         register()
         is_complete = weights is not None and weights.suffix not in NUMPY
+        model_of = partial(
+            open_clip.create_model,
+            f"local-dir:{folder}" if folder else name,
+            load_weights=False,
+            pretrained_text=False,
+            force_preprocess_cfg={key: value for key, value in tag.items() if key in PREPROCESSING},
+        )
+        if folder and folder not in shipped().values():
+            with torch.device("meta"):  # nothing is allocated yet
+                check_parameters(name, model_of(device="meta"), weights)
+        torch.manual_seed(seed)
         with _NoRandomValues() if is_complete else nullcontext():
-            model = open_clip.create_model(
-                f"local-dir:{folder}" if folder else name,
-                load_weights=False,
-                pretrained_text=False,
-                force_preprocess_cfg={key: value for key, value in tag.items() if key in PREPROCESSING},
-            )
+            model = model_of()
         if weights is not None:
             open_clip.load_checkpoint(model, str(weights), weights_only=True)
         return model
@@ -332,6 +342,7 @@ def _tokenizer(name: str, vocab_size: int, *, uses_hub: bool) -> Callable[..., T
     merges = Path(name.removeprefix("local-dir:")) / MERGES_FILE
     own: dict[str, Any] = {"trust_remote_code": False} if uses_hub else {}
     if name.startswith("local-dir:") and merges.is_file():
+        check_merges(merges)
         own = {"bpe_path": str(merges)}
     place = name if uses_hub or not (folder := _folder(name)) else f"local-dir:{folder}"
     with _quiet_open_clip(), _one_sentence(name, what="tokenizer"):
@@ -371,6 +382,8 @@ def _one_sentence(
     full_name = f"{name} ({pretrained})" if pretrained else name
     try:
         yield
+    except BackboneError:
+        raise
     except Exception as error:
         causes = list(causes_of(error))
         if what == "tokenizer" and not name.startswith("local-dir:") and any(isinstance(e, OSError) for e in causes):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import shlex
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -13,8 +15,11 @@ from typing import Any
 from open_clip.model import CLIPTextCfg, CLIPVisionCfg
 from safetensors import SafetensorError, safe_open
 
+from dear.backbone.limits import check_tower
 from dear.backbone.names import tag_of_repository
+from dear.backbone.tensors import first_line
 from dear.errors import BackboneError, PickledWeightsError, backbone, did_you_mean, is_typed, option
+from dear.storage.files import MEGABYTE, open_regular
 
 MODEL_KEYS = {
     "embed_dim",
@@ -36,6 +41,7 @@ TOKENIZER_KEYS = {"clean", "strip_sep_token", "language"}
 OPENVISION_TOKENS = 80
 """Length of texts in OpenVision's models, and in no other model with this tokenizer."""
 LARGEST_NUMBER = 1_000_000
+LARGEST_MERGES = 64 * MEGABYTE
 SAFE = ".safetensors"
 PICKLED = (b"\x80", b"\x93")
 """First bytes of PyTorch's former format and of a NumPy array."""
@@ -47,6 +53,7 @@ def check_config(name: str, config: Mapping[str, Any]) -> None:
     _check_keys(name, "model_cfg", config, MODEL_KEYS)
     for tower, known in TOWER_KEYS.items():
         _check_keys(name, tower, config[tower], known)
+        check_tower(name, tower, config[tower])
     _check_image_tower(name, config["vision_cfg"])
     _check_word_pieces(name, config["text_cfg"])
     tokenizer = config["text_cfg"].get("tokenizer_kwargs") or {}
@@ -125,6 +132,17 @@ def _conversion(source: str, clip: str | None) -> str:
         return f"convert it once with `{' '.join(words)}`, {then}"
     named = f", clip={clip!r}" if clip else ""
     return f"convert it once with dear.convert({source!r}, 'FOLDER'{named}), {then}, or pass allow_pickled=True"
+
+
+def check_merges(path: Path) -> None:
+    """Raise `BackboneError` for a file of merges that is damaged, or becomes far too large when it is unpacked."""
+    try:
+        with open_regular(path) as file, gzip.open(file) as packed:
+            size = len(packed.read(LARGEST_MERGES + 1))
+    except (OSError, EOFError, zlib.error) as error:
+        raise BackboneError(f"{path} cannot be read ({first_line(error)}): put a good copy there.") from None
+    if size > LARGEST_MERGES:
+        raise BackboneError(f"{path} has more than {LARGEST_MERGES // MEGABYTE} MB when it is unpacked: remove it.")
 
 
 def check_readable(path: Path, then: str) -> None:

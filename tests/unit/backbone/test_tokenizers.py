@@ -100,6 +100,7 @@ def test_a_text_tower_of_transformers(tmp_path, pooler, monkeypatch):
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, PreTrainedTokenizerFast
 
+    monkeypatch.setattr("dear.backbone.limits.HUB_NAMES", ())  # no hub here, so its models have paths
     encoder = tmp_path / "encoder"
     sizes = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96}
     BertConfig(vocab_size=40, max_position_embeddings=40, **sizes).save_pretrained(encoder)
