@@ -28,6 +28,8 @@ def role_figure(roles: RoleMap, title: str | None = None) -> Drawing:
     """
     title = title or _title(roles)
     stability = roles.stability if roles.stability and roles.stability.kappas else None
+    places = [(head.layer, head.head) for head in roles.heads]
+    same = dict(zip(places, stability.same if stability else (), strict=False))
     layers = sorted({head.layer for head in roles.heads})
     most = max(len(roles.layer(layer)) for layer in layers)
     tall = TALL + (BAR + 4 if stability else 0)
@@ -39,8 +41,7 @@ def role_figure(roles: RoleMap, title: str | None = None) -> Drawing:
         for j, head in enumerate(roles.layer(layer)):
             parts += _cell(head, LEFT + WIDE * j, TOP + tall * i)
             if stability:
-                share = stability.same[roles.heads.index(head)]
-                parts += _bar(share, LEFT + WIDE * j, TOP + tall * i + TALL - 1)
+                parts += _bar(same[layer, head.head], LEFT + WIDE * j, TOP + tall * i + TALL - 1)
     below, bottom = _below(roles, width, TOP + tall * len(layers) + LINE)
     return Drawing(width, bottom, title, (*parts, *below))
 

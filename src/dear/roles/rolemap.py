@@ -6,6 +6,7 @@ Layers are counted from 1, heads from 0.
 from __future__ import annotations
 
 import random
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -16,7 +17,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, field_validator, model_validator
 
-from dear.config import one_line
+from dear.config import MOST_NAMED, one_line
 from dear.errors import NewerFormatError, RoleMapError, did_you_mean
 from dear.storage.documents import Document, Record
 from dear.storage.files import is_file, is_folder, sha256
@@ -29,6 +30,11 @@ CORE_ATTRIBUTES = ("color", "shape", "texture", "object", "location")
 LEAST_KAPPA = 0.2
 """A map whose median kappa under resampling is below this is unstable: at most "slight" agreement by the scale of
 Landis and Koch (1977)."""
+
+LARGEST, MOST_HEADS, LONGEST_NAME = 10_000, 100_000, 200
+"""Limits of a map: the number of a layer or head, the number of heads, and letters of a concept."""
+MOST_PLACES = 60
+"""Heads that a message names."""
 
 Scalar = str | int | float | bool | None
 
@@ -45,10 +51,10 @@ class Role(StrEnum):
 class HeadRole(Record):
     """One head: its role, its concept and the evidence."""
 
-    layer: int = Field(ge=1)
-    head: int = Field(ge=0)
+    layer: int = Field(ge=1, le=LARGEST)
+    head: int = Field(ge=0, le=LARGEST)
     role: Role = Field(strict=False)
-    concept: str | None = Field(default=None, min_length=1)
+    concept: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
     phrases: tuple[str, ...] = Field(default=(), strict=False)
     entropy: float | None = Field(default=None, ge=0)
     shares: dict[str, Annotated[float, Field(ge=0, le=1)]] | None = None
@@ -132,10 +138,10 @@ class RoleMap(Document):
     noun = "role map"
     error, newer = RoleMapError, NewerFormatError
 
-    attributes: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        default=CORE_ATTRIBUTES, min_length=1, strict=False
+    attributes: tuple[Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)], ...] = Field(
+        default=CORE_ATTRIBUTES, min_length=1, max_length=1000, strict=False
     )
-    heads: tuple[HeadRole, ...] = Field(min_length=1, strict=False)
+    heads: tuple[HeadRole, ...] = Field(min_length=1, max_length=MOST_HEADS, strict=False)
     provenance: Provenance
     stability: Stability | None = None
     """Agreement with maps of resampled images, if it was measured."""
@@ -149,7 +155,7 @@ class RoleMap(Document):
     def _unique(self) -> RoleMap:
         places = [(head.layer, head.head) for head in self.heads]
         if twice := sorted(place for place, times in Counter(places).items() if times > 1):
-            raise ValueError(f"heads named twice: {twice}")
+            raise ValueError(f"heads named twice: [{_places(twice)}]")
         if len(set(self.attributes)) != len(self.attributes):
             raise ValueError(f"attributes named twice: {list(self.attributes)}")
         if self.stability and self.stability.kappas and len(self.stability.same) != len(self.heads):
@@ -211,7 +217,8 @@ class RoleMap(Document):
 
     def layer(self, layer: int) -> tuple[HeadRole, ...]:
         """The heads of one layer, in order."""
-        return tuple(sorted((h for h in self.heads if h.layer == layer), key=lambda h: h.head))
+        first, last = (find(self.heads, layer, key=lambda h: h.layer) for find in (bisect_left, bisect_right))
+        return self.heads[first:last]
 
     @property
     def is_specialised(self) -> bool:
@@ -269,9 +276,9 @@ class RoleMap(Document):
             problems.append(f"heads without a role: {_places(missing)}")
         if extra := sorted(present - wanted):
             problems.append(f"heads the adapted layers do not have: {_places(extra)}")
-        for head in self.heads:
-            if head.role is Role.CORE and head.concept not in self.attributes:
-                problems.append(f"unknown attribute {head.concept!r} at ({head.layer}, {head.head})")
+        unknown = [head for head in self.heads if head.role is Role.CORE and head.concept not in self.attributes]
+        for head in unknown[:MOST_NAMED]:
+            problems.append(f"unknown attribute {head.concept!r} at ({head.layer}, {head.head})")
         recorded = self.provenance.weights_sha256
         if recorded is not None and recorded != weights_sha256:
             problems.append(f"made for weights {recorded[:12]}…, but the backbone's are {weights_sha256[:12]}…")
@@ -282,7 +289,8 @@ class RoleMap(Document):
 
 
 def _places(places: list[tuple[int, int]]) -> str:
-    return ", ".join(f"({layer}, {head})" for layer, head in places)
+    more = f" and {len(places) - MOST_PLACES:,} more" if len(places) > MOST_PLACES else ""
+    return ", ".join(f"({layer}, {head})" for layer, head in places[:MOST_PLACES]) + more
 
 
 def _family(model: str) -> str:
