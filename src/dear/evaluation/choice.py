@@ -14,6 +14,7 @@ from dear.storage.documents import Document, Record
 
 FILE = "auto.json"
 PLAIN = "zero_shot"
+MOST_PHOTOS = 1_000_000
 State = Literal["tried", "behind", "not tried", "failed"]
 """Of a candidate: all trials were made; stopped after the first, because it was clearly behind; it did not fit into the
 budget; or a trial failed."""
@@ -44,7 +45,7 @@ class CandidateRecord(Record):
     """Why it has no place in the ranking."""
     names_novel: bool = True
     """Whether it can name classes that it was not taught; otherwise plain CLIP answers for it."""
-    bytes: int = 0
+    bytes: int = Field(default=0, ge=0, lt=2**63)
     """Size of what it learned."""
     answers: dict[str, list[int]] = Field(default_factory=dict)
     """By trial: the class of each photo, in the order of `TrialRecord.images`; -1 if a photo cannot be read."""
@@ -73,12 +74,12 @@ class Choice(Document):
     data: str
     mark: str
     """Changes with everything that decides the answers."""
-    seed: int
+    seed: int = Field(ge=0, lt=2**128)
     shots: int
     """Training photos per class, at most."""
     fold_shots: int
     """Of these, the photos that were trained on while others were held out."""
-    keep_novel: float = Field(ge=0)
+    keep_novel: float = Field(ge=0, le=1e6)
     """Weight of left-out classes against learned ones."""
     classes: list[str]
     images: list[str]
@@ -108,4 +109,32 @@ class Choice(Document):
 def read_choice(folder: Path) -> Choice | None:
     """How the method of a run was chosen; None if it was named by a person."""
     path = folder / FILE
-    return Choice.read(path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    choice = Choice.read(path)
+    if not _fits_together(choice):
+        raise DataError(f"{path} is damaged: its answers do not belong to its photos, so train again.")
+    return choice
+
+
+def _fits_together(choice: Choice) -> bool:
+    """Whether photos, trials and answers of a choice belong to each other."""
+    photos, classes = len(choice.images), len(choice.classes)
+    tried = [one for one in choice.candidates if one.state == "tried"]
+    names = [one.method for one in choice.candidates]
+    asked = {one.name: len(one.images) for one in choice.trials}
+    learned = {one.name for one in choice.trials if one.kind == "learned"}
+    return (
+        photos == len(choice.labels) <= MOST_PHOTOS
+        and all(0 <= one < classes for one in choice.labels)
+        and len(set(names)) == len(names)
+        and choice.chosen in names
+        and len(asked) == len(choice.trials)
+        and (bool(learned) and PLAIN in [one.method for one in tried] if asked else True)
+        and all(0 <= image < photos for one in choice.trials for image in one.images)
+        and all({name: len(found) for name, found in one.answers.items()} == asked for one in tried)
+        and all(size.isascii() and size.isdecimal() and len(size) < 9 for size in choice.curve)
+        and all(asked.get(name) == len(found) for one in choice.curve.values() for name, found in one.items())
+        and all(one.keys() == learned for one in choice.curve.values())
+        and min([0.0, *choice.seconds.training.values(), *choice.seconds.estimated.values()]) >= 0
+    )
