@@ -33,6 +33,10 @@ AT_ONCE = 64
 """Rows that are decoded at once, so that a small page cannot become terabytes."""
 
 
+MOST_ROWS = 1_000_000
+"""Rows of a file, unless it has more bytes than that."""
+
+
 @dataclass(frozen=True)
 class ParquetImages:
     """The images of a Parquet file, one per row."""
@@ -72,11 +76,13 @@ def list_parquet(path: Path) -> ParquetImages:
         has_path = is_struct and schema.field(column).type.get_field_index("path") >= 0
         label = _label_column(schema, features, path)
         wanted = ([f"{column}.path"] if has_path else []) + ([label] if label else [])
-        table = file.read(columns=wanted) if wanted else None
         rows = file.metadata.num_rows
         groups = tuple(file.metadata.row_group(index).num_rows for index in range(file.metadata.num_row_groups))
-        paths = table[column].combine_chunks().field("path").to_pylist() if table and has_path else [None] * rows
-        labels = table[label].to_pylist() if table and label else [None] * rows
+        if not 0 <= rows <= max(MOST_ROWS, path.stat().st_size):  # an image has more than a byte
+            raise _damaged(path)
+        found = _names_and_labels(file, wanted, path) if wanted else {}
+        paths = [one and one.get("path") for one in found[column]] if has_path else [None] * rows
+        labels = found[label] if label else [None] * rows
     if len(paths) != rows or len(labels) != rows or sum(groups) != rows:
         raise _damaged(path)
     class_names = _names_of(features.get(label or ""), path)
@@ -89,6 +95,22 @@ def list_parquet(path: Path) -> ParquetImages:
         tuple(_label(one, class_names, path) for one in labels),
         class_names,
     )
+
+
+def _names_and_labels(file: Any, wanted: list[str], path: Path) -> dict[str, list[Any]]:
+    """The values of small columns; a page of few bytes can stand for one long text in millions of rows."""
+    groups = (file.metadata.row_group(index) for index in range(file.metadata.num_row_groups))
+    parts = (group.column(place) for group in groups for place in range(group.num_columns))
+    largest = max((part.total_uncompressed_size for part in parts if part.path_in_schema in wanted), default=1)
+    found: dict[str, list[Any]] = {}
+    total = 0
+    for batch in file.iter_batches(max(AT_ONCE, min(65_536, REMEMBERED // max(largest, 1))), columns=wanted):
+        total += batch.nbytes
+        if total > REMEMBERED:
+            raise DataError(f"{shown(path)} has more than {REMEMBERED // MEGABYTE} MB of names and labels.")
+        for name in batch.schema.names:
+            found.setdefault(name, []).extend(batch.column(name).to_pylist())
+    return {**{name.partition(".")[0]: [] for name in wanted}, **found}
 
 
 def _name(row: int, path: object) -> str:
