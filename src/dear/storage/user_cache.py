@@ -80,9 +80,9 @@ def size_of(text: int | str) -> int:
     """A number of bytes, from a number or a text such as "500MB" or "2 GB"."""
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         return text
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
+    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*", str(text))
     if not match or match[2].upper() not in UNITS:
-        raise ConfigError(f"{text!r} is not a size: give one such as 500MB or 2GB.")
+        raise ConfigError(f"{str(text)[:40]!r} is not a size: give one such as 500MB or 2GB.")
     return int(float(match[1]) * UNITS[match[2].upper()])
 
 
