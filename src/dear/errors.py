@@ -15,8 +15,17 @@ _typed = False
 """Whether messages are for the command line; otherwise they are for Python."""
 
 
+LONGEST = 2000
+"""Most letters of a message; names in files of strangers can have millions."""
+
+
 class DearError(Exception):
     """Base class of all errors that DeAR raises for invalid input or an unsuitable environment."""
+
+    def __str__(self) -> str:
+        """The message; a far too long one without its middle."""
+        text = super().__str__()
+        return text if len(text) <= LONGEST else f"{text[: LONGEST - 500]} … {text[-490:]}"
 
 
 class DearWarning(UserWarning):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ class Place(NamedTuple):
     name: str = "app"
 
 
+LINE_OF_A_NAME = r"[\r\n]+(?!- )"
+"""A line break that is not the beginning of a list: it comes from the name of a file or class."""
 COMMANDS = {
     "train": Place(
         "train", "Adapt a CLIP to DATA; OUT then contains the adapter, its log and its options as config.yaml."
@@ -240,9 +243,13 @@ def _run() -> None:
     except UsageError as error:
         say(f"dear: {in_words(error)}")
     except DearError as error:
-        say(f"dear: {error}")
+        say(f"dear: {re.sub(LINE_OF_A_NAME, ' ', str(error))}")
     except typer.Abort:
         sys.exit(130)
+    except RuntimeError as error:
+        if not str(error).startswith("Symlink loop"):  # what pathlib raises for a link that leads to itself
+            raise
+        say(f"dear: {str(error).partition(' from ')[2] or 'A path'} is a link that leads to itself: remove it.")
     except OSError as error:
         where, why = error.filename or "A file", error.strerror or error
         say(
