@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -11,6 +12,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dear.errors import ConfigError, DearWarning, did_you_mean
 
 MOST_NAMED = 10
+MOST_BITS = 63
+"""Of a whole number: tensors have no larger ones."""
+LARGEST_FLOAT = 3e38
+"""Numbers in fp32 are smaller."""
 
 
 class Former(NamedTuple):
@@ -35,6 +40,11 @@ class Settings(BaseModel):
         current = named_now(type(self), values)
         for hint in renamings(values, current):
             warnings.warn(hint, DearWarning, stacklevel=2)
+        for name, value in current.items():
+            if (type(value) is int and value.bit_length() > MOST_BITS) or (
+                isinstance(value, float) and LARGEST_FLOAT < abs(value) < inf
+            ):
+                raise ConfigError(f"{name} is {_short(value)}, which is far too large: give a smaller number.")
         try:
             super().__init__(**current)
         except ValidationError as error:
@@ -123,5 +133,8 @@ def _usual_list(known: Iterable[str], loc: Sequence[int | str]) -> str:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no number of more than 4,300 digits
+        text = "a number of thousands of digits"
     return text if len(text) <= 80 else f"{text[:77]}…"

@@ -32,7 +32,7 @@ class ClipLoraConfig(Settings):
     """Layers with low-rank terms: all, a third (bottom, mid, up), a half, or the last three."""
     matrices: str = Field(default="qkv", pattern=r"^[qkvo]+$")
     """Attention matrices with low-rank terms, of q, k, v and o."""
-    rank: int = Field(default=2, ge=1)
+    rank: int = Field(default=2, ge=1, le=4096)
     """Rank of the terms."""
     alpha: float = Field(default=1.0, gt=0)
     """Terms are multiplied by alpha / √rank."""

@@ -69,7 +69,7 @@ class LLaMPConfig(Settings):
     """The language model: a folder, a name on the hub, or "none" for rows that are the same for all classes."""
     paraphrases: int = Field(default=11, ge=1, le=len(QUESTIONS))
     """Texts per class that the language model reads: a random one per step, all of them in evaluation."""
-    llm_prompts: int = Field(default=16, ge=1)
+    llm_prompts: int = Field(default=16, ge=1, le=4096)
     """Learned rows that pass the language model's last layer."""
     decoder_layers: int = Field(default=1, ge=1)
     """Layers of the language model that are copied and partly trained."""
@@ -79,7 +79,7 @@ class LLaMPConfig(Settings):
     """Learned words of the prompt."""
     text_depth: int = Field(default=9, ge=1)
     """Number of text layers, from the first on, with their own learned words; at least `llm_depth`."""
-    vision_prompts: int = Field(default=4, ge=1)
+    vision_prompts: int = Field(default=4, ge=1, le=4096)
     """Learned rows of the image tower."""
     vision_depth: int = Field(default=6, ge=1)
     """Number of image layers, from the first on, with their own learned rows."""
@@ -87,7 +87,7 @@ class LLaMPConfig(Settings):
     """First image layer of twelve with low-rank terms; counted from the end in other towers."""
     lora_last: int = Field(default=PUBLISHED_DEPTH, ge=1, le=PUBLISHED_DEPTH)
     """Last image layer with low-rank terms."""
-    lora_rank: int = Field(default=8, ge=1)
+    lora_rank: int = Field(default=8, ge=1, le=4096)
     """Rank of the terms on queries and values."""
     lora_alpha: float = Field(default=16.0, gt=0)
     """The terms are multiplied by lora_alpha / lora_rank."""

@@ -25,11 +25,11 @@ class MMAdapterConfig(Settings):
     variant: Literal["additive", "blocked"] = "additive"
     """Effect of the mask: add 1 to scores between image and classes, or block all other scores. The blocked variant
     has one linear map before and one after the attention."""
-    width: int = Field(default=128, ge=1)
+    width: int = Field(default=128, ge=1, le=4096)
     """Width of the attention."""
-    heads: int = Field(default=4, ge=1)
+    heads: int = Field(default=4, ge=1, le=4096)
     """Number of attention heads; must divide the width."""
-    hidden: int = Field(default=32, ge=1)
+    hidden: int = Field(default=32, ge=1, le=4096)
     """Width of the bottleneck before and after the attention, in the additive variant."""
     image_ratio: float = Field(default=0.2, ge=0, le=1)
     """Share of the adapted image feature."""

@@ -33,7 +33,7 @@ class MMAConfig(Settings):
     """First layer of twelve with an adapter; counted from the end in other towers."""
     last: int = Field(default=PUBLISHED_DEPTH, ge=1, le=PUBLISHED_DEPTH)
     """Last layer with an adapter."""
-    width: int = Field(default=32, ge=1)
+    width: int = Field(default=32, ge=1, le=4096)
     """Width of the adapters and of the shared maps."""
     scale: float = Field(default=0.001, gt=0)
     """Factor of the adapters' outputs; their gradients are divided by it."""

@@ -43,7 +43,7 @@ class MMRLConfig(Settings):
 
     tokens: int = Field(default=5, ge=1, le=64)
     """Number of representation tokens."""
-    width: int = Field(default=512, ge=1)
+    width: int = Field(default=512, ge=1, le=4096)
     """Width of the token space."""
     layers: tuple[int, ...] = Field(default=(6, 7, 8, 9, 10, 11, 12), min_length=1, strict=False)
     """Layers with tokens, numbered for a tower of twelve; counted from the last layer in other towers."""

@@ -53,9 +53,9 @@ class MMRLppConfig(MMRLConfig):
     """Weight of the two terms that keep the features near plain CLIP's; default: the median of the published values."""
     beta: float = Field(default=0.7, ge=0, le=1)
     """Weight of a layer's own token against the previous layer's output; default: the published median."""
-    rank: int = Field(default=4, ge=1)
+    rank: int = Field(default=4, ge=1, le=4096)
     """Rank of each layer's difference from the tower's map."""
-    projection_rank: int = Field(default=64, ge=1)
+    projection_rank: int = Field(default=64, ge=1, le=4096)
     """Rank of the projection's difference from CLIP's."""
 
 

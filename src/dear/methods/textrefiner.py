@@ -25,7 +25,7 @@ MOMENTUM = 0.1
 class TextRefinerConfig(CoOpConfig):
     """Config of TextRefiner."""
 
-    slots: int = Field(default=25, ge=1)
+    slots: int = Field(default=25, ge=1, le=4096)
     """Rows of the memory."""
     alpha: float = Field(default=0.2, ge=0)
     """Weight of the memory's contribution to class features."""

@@ -34,6 +34,7 @@ from dear.methods.resource import resource_fields
 from dear.methods.zero_shot import ZeroShot
 from dear.model.artefact import TENSORS, BackboneEntry, Manifest, identity, read_adapter, read_manifest
 from dear.model.hub_adapter import HubAdapter, fetch_adapter, on_hub, refuse_local_paths
+from dear.model.memory import is_want_of_memory
 from dear.model.model import Model
 from dear.roles.rolemap import RoleMap
 from dear.storage.files import as_folder
@@ -63,7 +64,12 @@ def make_method(
         if reference is not None and _is_folder(reference):  # an absolute path works from any working directory
             config = config.model_copy(update={one: str(Path(reference).resolve())})
         made[one] = companion(one, getattr(config, one), clip)
-    return cls(clip, config, seed=seed, files=files, companions=made)
+    try:
+        return cls(clip, config, seed=seed, files=files, companions=made)
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, DearError) or not is_want_of_memory(error):
+            raise
+        raise ConfigError(f"{name} does not fit into memory with these settings: choose smaller ones.") from error
 
 
 def check_can(method: type[Method], clip: FrozenClip) -> None:

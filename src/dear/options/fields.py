@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from dear.cluster.connection import address_of
-from dear.config import Settings
+from dear.config import LARGEST_FLOAT, MOST_BITS, Settings
 
 Half = Literal["all", "base", "novel"]
 RecipeName = Literal["own", "shared", "tuned"]
@@ -182,11 +182,19 @@ def _is_share(value: str) -> str:
     return f"{which}/{count}"
 
 
+def within_reach(value: Any) -> Any:
+    """A number that a tensor can hold: 63 bits, or the range of fp32."""
+    is_long = isinstance(value, int) and value.bit_length() > MOST_BITS
+    if is_long or (isinstance(value, float) and abs(value) > LARGEST_FLOAT):
+        raise ValueError("far too large")
+    return value
+
+
 LARGEST = 100_000
 """Largest number of shares of a grid."""
-Count = Annotated[int, Field(ge=1), Shown("N", "a whole number")]
-Number = Annotated[int, Field(ge=0), Shown("N", "a whole number")]
-Rate = Annotated[float, Field(ge=0), Shown("RATE", "a number")]
+Count = Annotated[int, Field(ge=1), AfterValidator(within_reach), Shown("N", "a whole number")]
+Number = Annotated[int, Field(ge=0), AfterValidator(within_reach), Shown("N", "a whole number")]
+Rate = Annotated[float, Field(ge=0), AfterValidator(within_reach), Shown("RATE", "a number")]
 Share = Annotated[float, Field(ge=0, lt=1), Shown("SHARE", "a number")]
 Name = Annotated[str, Field(min_length=1), Shown("NAME", "a name")]
 Text = Annotated[str, Field(min_length=1), Shown("TEXT", "a text")]

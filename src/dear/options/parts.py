@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from dear.errors import option
 from dear.options.fields import (
@@ -42,6 +42,7 @@ from dear.options.fields import (
     Time,
     Variants,
     as_pairs,
+    within_reach,
 )
 
 AUTO_METHOD = "auto"
@@ -99,7 +100,7 @@ class Training(Options, title="Training"):
     """Number of epochs; by default the recipe's."""
     batch_size: Annotated[Count | None, Former("batch")] = None
     """Batch size; by default the recipe's."""
-    lr: Annotated[float, Field(gt=0), Shown("RATE", "a number")] | None = None
+    lr: Annotated[float, Field(gt=0), AfterValidator(within_reach), Shown("RATE", "a number")] | None = None
     """Learning rate; by default the recipe's."""
     decay: Rate | None = None
     """Weight decay; by default the recipe's."""

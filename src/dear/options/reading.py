@@ -203,7 +203,10 @@ def _sentence(
 
 
 def _short(value: Any) -> str:
-    text = repr(str(value) if isinstance(value, Path) else value)
+    try:
+        text = repr(str(value) if isinstance(value, Path) else value)
+    except ValueError:  # Python prints no number of more than 4,300 digits
+        text = "a number of thousands of digits"
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 

@@ -1,0 +1,13 @@
+"""Recognise a want of memory, whoever reports it."""
+
+from __future__ import annotations
+
+import torch
+
+SIGNS = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed", "Overflow when unpacking")
+"""Parts of torch's messages on a CPU, where it has no error class for it."""
+
+
+def is_want_of_memory(error: BaseException) -> bool:
+    """Whether an error says that a tensor does not fit into memory."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(sign in str(error) for sign in SIGNS)
