@@ -153,7 +153,7 @@ def open_files(path: Path, template: str | None = None) -> Dataset:
 def read_declared(one: Declaration, root: Path) -> Read:
     """Read the image lists of a declared data set, without opening any image."""
     folder = (one.base or root) / one.folder
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise DataError(f"{one.title} is not in {one.base or root}: put it in {folder}. {one.how_to_get}".rstrip())
     readers: dict[str, Callable[[], Read]] = {
         "split file": lambda: read_split_file(folder / (one.split_file or ""), one.rename),

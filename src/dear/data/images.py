@@ -35,6 +35,8 @@ INSTALL_HEIC = 'pip install "dear-vlm[heic]"'
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "MPO")
 """The only decoders that are used; none of them starts another program, as the EPS decoder does."""
 LARGEST_FILE = 512 * MEGABYTE
+JPEG, SCAN, MOST_SCANS = b"\xff\xd8", b"\xff\xda", 100
+"""How a JPEG file and each of its scans begin, and the most scans that are decoded; cameras write one, editors ten."""
 LONGEST_SIDE = 50_000
 """Most pixels of an image's longer side; a strip of a million pixels is not a photograph and cannot be resized."""
 
@@ -148,10 +150,18 @@ def _names_in(folder: Path) -> tuple[list[str], set[str]]:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 folders.add(entry.name)
-            elif not is_image_name(entry.name) or entry.is_dir():
+            elif not is_image_name(entry.name) or leads_to_folder(entry):
                 continue
             names.append(entry.name)
     return sorted(names, reverse=True), folders
+
+
+def leads_to_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder or a link to one; a link that leads nowhere, or to itself, is not."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def content_of(path: Path) -> str:
@@ -235,6 +245,8 @@ def decode_image(data: bytes, name: str) -> Image.Image:
 
 
 def _decoded(data: bytes) -> Image.Image:
+    if data.startswith(JPEG) and data.count(SCAN) > MOST_SCANS:
+        raise Image.DecompressionBombError  # every scan takes as long as a whole image
     with Image.open(io.BytesIO(data), formats=_formats()) as image:
         if image.width * image.height > (Image.MAX_IMAGE_PIXELS or float("inf")):
             raise Image.DecompressionBombError
@@ -281,15 +293,25 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 def _eight_bits(image: Image.Image) -> Image.Image:
     """Convert gray of 16 or 32 bits or floating point to 8 bits; white is the type's maximum or the largest value."""
-    values = np.nan_to_num(np.asarray(image, dtype=np.float64))
-    largest = values.max(initial=0.0)
+    pixels = np.asarray(image)
+    shown_pixels = np.empty(pixels.shape, np.uint8)
+
+    def rows() -> Iterator[tuple[slice, Any]]:
+        """Some rows at a time, as floating point of a whole image takes gigabytes."""
+        for first in range(0, len(pixels), 256):
+            part = slice(first, first + 256)
+            yield part, np.nan_to_num(pixels[part].astype(np.float64))
+
+    largest = max((float(values.max(initial=0.0)) for _, values in rows()), default=0.0)
     if image.mode.startswith("I;16"):
         white = 65535.0
     elif image.mode == "F" and largest <= 1:
         white = 1.0
     else:
         white = next((w for w in (255.0, 65535.0) if largest <= w), largest)
-    return Image.fromarray((values.clip(0) * (255 / white)).round().clip(0, 255).astype(np.uint8))
+    for part, values in rows():
+        shown_pixels[part] = (values.clip(0) * (255 / white)).round().clip(0, 255).astype(np.uint8)
+    return Image.fromarray(shown_pixels)
 
 
 @dataclass(frozen=True)

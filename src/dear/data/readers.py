@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dear.data.dataset import Item, in_order
-from dear.data.images import is_image_name, passed_over_sentence
+from dear.data.images import is_image_name, leads_to_folder, passed_over_sentence
 from dear.errors import DataError
 from dear.storage import documents
 from dear.storage.files import NotRegularError, read_regular
@@ -169,7 +169,7 @@ def _image_names(folder: Path) -> list[str]:
     """Names of the images in a folder, broken links included: they count as unreadable images."""
     try:
         with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries if is_image_name(entry.name) and not entry.is_dir())
+            return sorted(entry.name for entry in entries if is_image_name(entry.name) and not leads_to_folder(entry))
     except FileNotFoundError:
         return []
     except OSError as error:
