@@ -6,6 +6,7 @@ A message is one sentence: what is wrong, where, and what to do next. Options ar
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,14 +18,16 @@ _typed = False
 
 LONGEST = 2000
 """Most letters of a message; names in files of strangers can have millions."""
+LINE_OF_A_NAME = r"[\r\n]+(?!- )"
+"""A line break that does not begin an entry of a list."""
 
 
 class DearError(Exception):
     """Base class of all errors that DeAR raises for invalid input or an unsuitable environment."""
 
     def __str__(self) -> str:
-        """The message; a far too long one without its middle."""
-        text = super().__str__()
+        """The message without line breaks that are part of a name; a far too long one without its middle."""
+        text = re.sub(LINE_OF_A_NAME, " ", super().__str__())
         return text if len(text) <= LONGEST else f"{text[: LONGEST - 500]} … {text[-490:]}"
 
 

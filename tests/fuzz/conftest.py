@@ -11,8 +11,15 @@ from safetensors.torch import save_file
 import dear
 from dear.retrieval.update import update_index
 from helpers import TINY_CONFIGS, make_photos, varied_roles
+from needs import needs_posix
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v0_2"
+
+
+@pytest.fixture(autouse=True)
+def posix():
+    """The time of an input is limited by a signal."""
+    needs_posix()
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,6 @@ from shards import parquet_of, webdataset
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.skipif(sys.platform == "win32", reason="time is limited by a signal"),
     pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["few", "many"]),
 ]
 

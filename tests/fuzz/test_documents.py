@@ -1,7 +1,6 @@
 """Every JSON, YAML and text document that DeAR reads, mutated: taken or refused in one sentence, without a hang."""
 
 import json
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,7 +45,6 @@ from tiny_foreign import WORDS, clip_model, write_images, write_words
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.skipif(sys.platform == "win32", reason="time is limited by a signal"),
     pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["few", "many"]),
 ]
 

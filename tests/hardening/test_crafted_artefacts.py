@@ -1,21 +1,27 @@
 """Artefacts that somebody made on purpose: one sentence each, nothing read outside, no hang and no large allocation."""
 
 import gzip
+import io
 import json
 import os
 import sys
 
+import numpy as np
 import pytest
+from PIL import Image
 from safetensors.torch import save_file
 
 import dear
+from dear.backbone.foreign_inputs import FileTokenizer
 from dear.backbone.load import load_clip
 from dear.backbone.origin import _license
+from dear.data.images import as_rgb, folder_images, open_image
+from dear.data.open import open_dataset
 from dear.data.packed import open_shard
-from dear.errors import ArtefactError, BackboneError, ConfigError, DataError, RoleMapError
+from dear.errors import ArtefactError, BackboneError, ConfigError, DataError, ImageError, RoleMapError
 from dear.evaluation.choice import read_choice
 from dear.model.artefact import read_manifest
-from dear.model.load import load
+from dear.model.load import load, make_method
 from dear.model.sharing import Shared, published_card, shareable
 from dear.options.parts import Train
 from dear.options.reading import read
@@ -300,3 +306,78 @@ def test_fifos_in_place_of_every_file_of_a_run(model, tmp_path):
             load(folder, model.clip)
         (folder / name).unlink()
         (folder / name).write_bytes(whole)
+
+
+def test_a_jpeg_with_thousands_of_scans(tmp_path):
+    """Each scan of a few bytes takes as long as the whole image: 400 of them took more than a minute."""
+    data = io.BytesIO()
+    Image.effect_noise((64, 64), 50).convert("RGB").save(data, "JPEG", progressive=True)
+    whole = data.getvalue()
+    (tmp_path / "a.jpg").write_bytes(whole)
+    assert open_image(tmp_path / "a.jpg").size == (64, 64)
+    last = whole[whole.rindex(b"\xff\xda") : -2]
+    (tmp_path / "a.jpg").write_bytes(whole[:-2] + 200 * last + whole[-2:])
+    with pytest.raises(ImageError, match="far too many pixels"):
+        open_image(tmp_path / "a.jpg")
+
+
+def test_a_link_to_itself_among_photos_is_one_unreadable_image(tmp_path):
+    photos = make_photos(tmp_path / "photos", ["ant", "bee"], 3)
+    (photos / "ant" / "loop.jpg").symlink_to(photos / "ant" / "loop.jpg")
+    assert len(open_dataset(photos).train) == len(folder_images(photos)) == 7
+
+
+@pytest.mark.parametrize("settings", [{"rank": 10**9}, {"rank": 10**400}, {"rank": 4097}, {"alpha": 1e300}], ids=str)
+def test_settings_that_ask_for_too_much(clip, settings):
+    with pytest.raises(ConfigError, match=r"too large|less than or equal to 4096"):
+        make_method("clip_lora", clip, settings)
+
+
+def test_a_method_that_does_not_fit_into_memory(clip, monkeypatch):
+    def full(*_, **__):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr("dear.methods.clip_lora.ClipLora.__init__", full)
+    with pytest.raises(ConfigError, match="clip_lora does not fit into memory with these settings"):
+        make_method("clip_lora", clip, {})
+
+
+@pytest.mark.parametrize(("name", "value"), [("seed", 2**64), ("shots", 10**400), ("lr", 1e300), ("decay", 1e39)])
+def test_options_that_no_tensor_can_hold(name, value):
+    with pytest.raises(ConfigError, match=f"{name} is "):
+        dear.fit("world-blooms", **{name: value})
+
+
+def test_a_tokenizer_that_panics(tmp_path):
+    """The panic of a library in Rust is not an Exception."""
+
+    class PanicException(BaseException):
+        pass
+
+    class Broken:
+        def encode_batch(self, texts):
+            raise PanicException("no entry found for key")
+
+        def get_vocab(self):
+            return {}
+
+        def no_truncation(self):
+            pass
+
+        no_padding = no_truncation
+
+    with pytest.raises(BackboneError, match="The tokenizer is damaged"):
+        FileTokenizer(Broken(), context_length=4, pad=0, clean="whitespace")(["a"])
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I", "F"])
+def test_deep_gray_is_converted_in_parts(mode):
+    random = np.random.default_rng(1)
+    pixels = {
+        "I;16": random.integers(0, 2**16, (600, 3), np.uint16),
+        "I": random.integers(0, 2**20, (600, 3), np.int32),
+    }
+    values = pixels.get(mode, random.random((600, 3), np.float32))
+    white = {"I;16": 65535.0, "F": 1.0}.get(mode, float(values.max()))
+    expected = (values.astype(np.float64) * (255 / white)).round().clip(0, 255).astype(np.uint8)
+    assert (np.asarray(as_rgb(Image.fromarray(values)))[..., 0] == expected).all()

@@ -129,7 +129,13 @@ class FileTokenizer:
         """Token ids (texts, context_length)."""
         length = context_length or self.context_length
         cleaned = [self._clean(text) for text in ([texts] if isinstance(texts, str) else texts)]
-        rows = [self._row(one.ids, one.special_tokens_mask, length) for one in self._tokenizer.encode_batch(cleaned)]
+        try:
+            found = self._tokenizer.encode_batch(cleaned)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of the library's Rust code, which is not an Exception
+                raise
+            raise BackboneError(f"The tokenizer is damaged ({first_line(error)}): put a good copy there.") from None
+        rows = [self._row(one.ids, one.special_tokens_mask, length) for one in found]
         return torch.tensor(rows, dtype=torch.long)
 
     def _row(self, ids: list[int], special: list[int], length: int) -> list[int]:

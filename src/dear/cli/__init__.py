@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,8 +29,6 @@ class Place(NamedTuple):
     name: str = "app"
 
 
-LINE_OF_A_NAME = r"[\r\n]+(?!- )"
-"""A line break that is not the beginning of a list: it comes from the name of a file or class."""
 COMMANDS = {
     "train": Place(
         "train", "Adapt a CLIP to DATA; OUT then contains the adapter, its log and its options as config.yaml."
@@ -243,7 +240,7 @@ def _run() -> None:
     except UsageError as error:
         say(f"dear: {in_words(error)}")
     except DearError as error:
-        say(f"dear: {re.sub(LINE_OF_A_NAME, ' ', str(error))}")
+        say(f"dear: {error}")
     except typer.Abort:
         sys.exit(130)
     except RuntimeError as error:
@@ -251,7 +248,7 @@ def _run() -> None:
             raise
         say(f"dear: {str(error).partition(' from ')[2] or 'A path'} is a link that leads to itself: remove it.")
     except OSError as error:
-        where, why = error.filename or "A file", error.strerror or error
+        where, why = str(error.filename or "A file")[:1000], error.strerror or error
         say(
             f"dear: {where} cannot be read or written ({why}): what was done so far is kept; free some space or check "
             f"the permissions, and {_go_on(typer.main.get_command(app))}."
