@@ -30,10 +30,10 @@ def printable(text: str) -> str:
     return "\n".join(shown(line) for line in text.split("\n"))
 
 
-def json_line(row: Any) -> str:
-    """One JSON object as a line; names that are not UTF-8 are escaped."""
-    line = json.dumps(row, ensure_ascii=False)
-    return line if printable(line) == line else json.dumps(row)
+def json_line(row: Any, *, indent: int | None = None) -> str:
+    """A JSON object, by default as a line; names with letters that cannot be printed are escaped."""
+    text = json.dumps(row, ensure_ascii=False, indent=indent)
+    return text if printable(text) == text else json.dumps(row, indent=indent)
 
 
 def terminal_width() -> int:

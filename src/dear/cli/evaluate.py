@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import typer
 
 from dear.cli.commands import single_command
-from dear.cli.console import columns, printable, say
+from dear.cli.console import columns, json_line, printable, say
 from dear.options.commands import Evaluate
 
 
@@ -34,7 +32,7 @@ def evaluate(options: Evaluate) -> None:
     for warning in found.warnings:
         say(f"note: {warning}")
     if options.as_json:
-        typer.echo(json.dumps(scores_as_dict(found, options.run), indent=1, ensure_ascii=False))
+        typer.echo(json_line(scores_as_dict(found, options.run), indent=1))
         return
     for sentence in verdict_sentences(found):
         typer.echo(sentence)

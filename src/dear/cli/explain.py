@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
 from dear.cli.commands import single_command
-from dear.cli.console import columns, printable, say
+from dear.cli.console import columns, json_line, printable, say
 from dear.options.commands import Explain
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def explain(options: Explain) -> None:
         threads=options.threads,
         allow_pickled=options.allow_pickled,
     )
-    typer.echo(json.dumps(found.as_dict(), ensure_ascii=False) if options.as_json else printable(_text(found)))
+    typer.echo(json_line(found.as_dict()) if options.as_json else printable(_text(found)))
     if options.out is not None:
         say(f"page: {options.out}")
 

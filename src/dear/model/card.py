@@ -10,6 +10,7 @@ from huggingface_hub import ModelCardData
 
 from dear.backbone.clip import short_name
 from dear.storage import markdown
+from dear.storage.files import visible
 
 LIBRARY = "dear-vlm"
 MARK = f"---\nlibrary_name: {LIBRARY}\n"
@@ -117,7 +118,7 @@ def _words(text: str) -> str:
 
 def _code(text: str) -> str:
     """Untrusted text as code in a table cell."""
-    return f"`{' '.join(text.split()).replace('`', ' ').replace('|', ' ')}`"
+    return f"`{visible(' '.join(text.split())).replace('`', ' ').replace('|', ' ')}`"
 
 
 def _shorten(names: list[str], most: int = 12) -> str:

@@ -69,6 +69,19 @@ class Sorter:
         if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise OverwriteError(f"{self.folder} exists already and is not an empty folder: choose another one.")
         self._counts: Counter[str] = Counter()
+        self._folders: dict[str, str] = {}
+
+    def _folder_of(self, label: str) -> str:
+        """The folder of a class; classes whose names differ in special characters only have a number behind it."""
+        if label not in self._folders:
+            taken = {name.lower() for name in self._folders.values()}
+            plain = name = folder_name(label)
+            number = 1
+            while name.lower() in taken:
+                number += 1
+                name = f"{plain}-{number}"
+            self._folders[label] = name
+        return self._folders[label]
 
     def __repr__(self) -> str:
         """One line."""
@@ -77,7 +90,7 @@ class Sorter:
     def put(self, one: Prediction) -> Path:
         """Copy or link an image into the folder of its class, under an unused name."""
         source = Path(one.image)
-        target_folder = self.folder / folder_name(one.label)
+        target_folder = self.folder / self._folder_of(one.label)
         try:
             target_folder.mkdir(parents=True, exist_ok=True)
             target = _free(target_folder, source.name)
@@ -107,8 +120,8 @@ class Sorter:
 
 def folder_name(label: str) -> str:
     """A class's name as the name of a folder on any system."""
-    safe = re.sub(r"[^\w .,+()&'-]", "_", label).strip(" .")[:100].strip(" .")
-    return safe or "_"
+    safe = re.sub(r"[^\w .,+()&'-]", "_", label).strip(" .").encode("utf-8", "replace")[:100]
+    return safe.decode("utf-8", "ignore").strip(" .") or "_"
 
 
 def _free(folder: Path, name: str) -> Path:

@@ -15,6 +15,7 @@ from PIL import Image
 from dear.reports.colors import attribute_fill, head_fill, heat_fill, ink_on
 from dear.reports.glossary import anchor
 from dear.roles.grid import head_word, role_name
+from dear.storage.files import visible
 
 NAMESPACE = ' xmlns="http://www.w3.org/2000/svg"'
 
@@ -50,11 +51,21 @@ def chart_markup(chart: str) -> Markup:
     return Markup(chart.replace(NAMESPACE, "", 1))
 
 
+def _finalized(value: Any) -> Any:
+    """Inserted text without control characters; markup stays as it is."""
+    return visible(value) if type(value) is str else value
+
+
 @cache
 def _environment() -> Environment:
     loader = PackageLoader("dear.reports", "templates")
     environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalized,
     )
     environment.filters |= {
         "anchor": anchor,

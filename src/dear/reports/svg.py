@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
+from dear.storage.files import visible
+
 TEXT, GRID, LIGHT = "#1d2630", "#dfe3e8", "#5b6672"
 LETTER = 6.6
 """Width of a letter in pixels at the font size of the charts, rounded up."""
@@ -28,7 +30,7 @@ def svg_box(x: float, y: float, width: float, height: float, fill: str, hint: st
 
 def svg_document(width: int, height: int, title: str, parts: Sequence[str]) -> str:
     """A complete SVG document from its elements."""
-    body = "\n".join(parts)
+    body, title = visible("\n".join(parts)), visible(title)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" aria-label="{escape(title)}" font-family="system-ui,sans-serif" font-size="12">\n'

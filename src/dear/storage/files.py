@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -30,6 +31,8 @@ ABANDONED = 3600.0
 """Seconds after which a temporary file or folder counts as abandoned."""
 RANDOM = "????????"
 """What `tempfile` adds to a name, as a pattern."""
+
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _UMASK = os.umask(0)
 os.umask(_UMASK)
@@ -208,6 +211,11 @@ def shown(name: object) -> str:
 
 def _is_shown(letter: str) -> bool:
     return letter.isprintable() or unicodedata.category(letter) == "Zs"
+
+
+def visible(text: str) -> str:
+    """Text for a page or a table: without control characters, halves of letters, and marks that turn what follows."""
+    return _HIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def letters(name: str) -> bytes:

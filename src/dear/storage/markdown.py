@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dear.storage.files import visible
+
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
     """A table; the first `words` columns are text and left-aligned, the others are numbers."""
@@ -40,7 +42,7 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 
 
 def plain(text: str) -> str:
     """Somebody's text with what would start an HTML tag escaped."""
-    return text.replace("\\", "\\\\").replace("<", "\\<")
+    return visible(text).replace("\\", "\\\\").replace("<", "\\<")
 
 
 def _cell(text: str) -> str:
