@@ -159,15 +159,18 @@ def largest_memory() -> int:
 
 def outcome(read: Callable[[], object], base: int) -> str | None:
     """What a reader says against an input; None if it takes it. Everything but a sentence is a failure."""
+    refusal = None
     try:
         with limited(base):
             read()
     except (DearError, OSError) as error:
-        said = str(error)
-        assert len(said) < LONGEST or not isinstance(error, DearError), f"{len(said)} letters: {said[:200]}"
-        assert "\n" not in said, said[:500]
-        return said
-    return None
+        refusal = error
+    if refusal is None:
+        return None
+    said = str(refusal)
+    assert len(said) < LONGEST or not isinstance(refusal, DearError), f"{len(said)} letters: {said[:200]}"
+    assert "\n" not in said, said[:500]
+    return said
 
 
 def fuzz(
