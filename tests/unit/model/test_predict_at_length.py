@@ -130,8 +130,9 @@ def test_the_command_counts_what_it_could_not_read(dear_, one_clip, run, photos)
 
 
 COMMAND = """
-import sys, dear, dear.cli
+import signal, sys, dear, dear.cli
 from dear.backbone.load import clips_from
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background of a shell ignore it
 clip = dear.load_clip(sys.argv.pop(1), "random", seed=7)
 with clips_from(lambda *_, **__: clip):
     dear.cli.main()
