@@ -34,7 +34,7 @@ from PIL import Image
 from dear.retrieval.index import read_index
 from dear.world.datasets import load_world_dataset
 
-KILLS_A_FOLDER = 3
+KILLS_A_FOLDER = 5
 POLL, PATIENCE = 0.01, 5.0
 """Seconds between two looks at a process, and within which the processes of a killed command must end."""
 TIMES = {"seconds", "encoding_seconds", "training_seconds", "peak_memory_mb", "made", "estimated"}

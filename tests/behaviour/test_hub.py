@@ -436,6 +436,20 @@ def test_a_repository_that_changes_between_two_requests(pushed, run, tmp_path):
     assert not torch.equal(logits(dear.load(f"hf-hub:{PETS}")), before)  # the next load sees the new commit
 
 
+@pytest.mark.parametrize("fault", ["broken", "damaged"])
+def test_an_update_that_fails_leaves_the_earlier_commit_usable(pushed, tmp_path, monkeypatch, fault):
+    """After the manifest of a new commit, the cache named that commit, and without a network there was nothing."""
+    before = logits(dear.load(f"hf-hub:{PETS}"))
+    other = make_run(tmp_path / "other", seed=9)
+    pushed.add(PETS, {name: (other / name).read_bytes() for name in (MANIFEST, TENSORS, CARD)})
+    data = (other / TENSORS).read_bytes()
+    pushed.misbehave(PETS, TENSORS, Fault(status=503) if fault == "broken" else Fault(content=data[:-1] + b"x"))
+    refused(HubError, dear.load, f"hf-hub:{PETS}")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert torch.equal(logits(dear.load(f"hf-hub:{PETS}")), before)
+
+
 def test_the_cache_is_used_without_a_network_and_for_commits(pushed, monkeypatch):
     before = logits(dear.load(f"hf-hub:{PETS}"))
     commit = pushed.repositories[PETS].commit

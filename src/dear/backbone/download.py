@@ -120,8 +120,11 @@ def listing(wanted: Wanted) -> Listing:
     return Listing(wanted.repository, found.sha, named, {one.name: one for one in files}, found.private)
 
 
-def download(wanted: Wanted, listed: Listing) -> Path:
-    """Download the first of the wanted files that a repository has, unless the cache has it under another commit."""
+def download(wanted: Wanted, listed: Listing, *, is_last: bool = True) -> Path:
+    """Download the first of the wanted files that a repository has, unless the cache has it under another commit.
+
+    If more files belong to it, `is_last` is False for all, and `use_commit` is called when they are here.
+    """
     file = listed.first(wanted.names)
     if file is None:
         raise wanted.missing(f"{wanted.page} has no {' or '.join(wanted.names)}: check the name of the repository.")
@@ -137,10 +140,18 @@ def download(wanted: Wanted, listed: Listing) -> Path:
                 _receive(wanted, listed, file, blob.with_name(f"{file.blob}.incomplete"))
                 blob.with_name(f"{file.blob}.incomplete").replace(blob)
             _link(pointer, blob)
+    if is_last:
+        use_commit(wanted, listed)
+    return pointer
+
+
+def use_commit(wanted: Wanted, listed: Listing) -> None:
+    """Let the cache name a commit for the wanted revision, in place of an earlier one."""
+    cache, name = Path(constants.HF_HUB_CACHE), repo_folder_name(repo_id=wanted.repository, repo_type="model")
+    with _writing(cache):
         if wanted.revision != listed.commit:
             (cache / name / "refs").mkdir(exist_ok=True)
             write_atomic(cache / name / "refs" / wanted.revision, listed.commit.encode())
-    return pointer
 
 
 def checksum(path: Path, like: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from dear.backbone.download import HubFile, Listing, cached, download, listing
+from dear.backbone.download import HubFile, Listing, cached, download, listing, use_commit
 from dear.backbone.hub import Wanted, endpoint
 from dear.errors import (
     ArtefactError,
@@ -99,13 +99,13 @@ def _download(name: HubAdapter, listed: Listing) -> Path:
     place = f"{name} (commit {listed.commit[:12]})"
     if MANIFEST in listed.files and listed.files[MANIFEST].size > LARGEST_TEXT:
         raise ForeignArtefactError(f"{place} is not an adapter of DeAR: its {MANIFEST} is far too large.")
-    folder = download(name.wanted, listed).parent
+    folder = download(name.wanted, listed, is_last=False).parent  # until all is here, an earlier commit stays usable
     try:
         manifest = read_manifest(folder)
         for file, entry in manifest.files.items():
             _check_listed(file, entry, listed.files.get(file))
         for file in manifest.files:
-            download(replace(name.wanted, what=f"{file} of {name}", names=(file,)), listed)
+            download(replace(name.wanted, what=f"{file} of {name}", names=(file,)), listed, is_last=False)
         read_files(folder, manifest)
     except CorruptArtefactError as error:
         reason = str(error) if isinstance(error, _NotAsListedError) else "a file is not what its manifest describes"
@@ -115,6 +115,7 @@ def _download(name: HubAdapter, listed: Listing) -> Path:
         ) from error
     except ArtefactError as error:
         raise type(error)(str(error).replace(str(folder / MANIFEST), f"{MANIFEST} of {place}")) from error
+    use_commit(name.wanted, listed)
     remark(f"{place} adapts {manifest.backbone.name} ({manifest.backbone.pretrained or 'its own weights'})")
     return folder
 
