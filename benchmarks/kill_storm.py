@@ -77,6 +77,8 @@ def hashes(folder: Path, *patterns: str) -> dict[str, str]:
 
 
 def steps(folder: Path) -> list[int]:
+    if not (folder / "metrics.jsonl").exists():  # a method without gradient steps
+        return []
     return [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 

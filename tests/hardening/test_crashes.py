@@ -128,6 +128,29 @@ def test_search_lists_leave_nothing_behind_and_refuse_in_a_sentence(model, tmp_p
     assert not list((tmp_path / "cache" / "search").iterdir())
 
 
+def test_the_next_holder_does_not_remove_what_a_running_process_writes(tmp_path):
+    """The page of a comparison is written without the lock; whoever resumed at that moment removed it half written."""
+    folder, names = tmp_path / "grid", []
+
+    def content():
+        names.extend(path.name for path in folder.glob(".compare.html.*.tmp"))
+        with locked(folder, "grid"):
+            yield b"whole"
+
+    folder.mkdir()
+    write_atomic(folder / "compare.html", content())
+    assert len(names) == 1
+    assert (folder / "compare.html").read_bytes() == b"whole"
+    dead, old = folder / ".compare.html.999999998.abcdefgh.tmp", folder / f".compare.html.{os.getpid()}.abcdefgh.tmp"
+    for path in (dead, old):
+        path.write_text("half")
+    os.utime(old, (1, 1))
+    with locked(folder, "grid"):
+        pass
+    assert not dead.exists()
+    assert not old.exists()
+
+
 OTHER = '{"host": "elsewhere", "pid": 7, "since": "2026-11-17T00:00:00+00:00"}'
 
 

@@ -12,9 +12,10 @@ import shutil
 import stat
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from dear.storage.files import ABANDONED
+from dear.storage.files import ABANDONED, is_running
 
 VARIABLE = "GRADIO_TEMP_DIR"
 PREFIX = "dear-app-"
@@ -36,13 +37,10 @@ def prepare_folder() -> None:
 def _is_abandoned(folder: Path) -> bool:
     """Whether a folder is ours and that of a process that has ended, some time ago."""
     named = re.fullmatch(rf"{PREFIX}(\d{{1,9}})-\w{{8}}", folder.name)
-    try:
+    if not named or os.name != "posix" or is_running(int(named[1])):
+        return False
+    with suppress(OSError):
         facts = folder.lstat()
-        if not named or not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
-            return False
-        os.kill(int(named[1]), 0)  # only tests whether the process exists
-    except ProcessLookupError:
-        return time.time() - facts.st_mtime > ABANDONED  # in a container, it may be unknown here and alive
-    except (OSError, AttributeError):  # no users on this system
-        pass
+        ours = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid()
+        return ours and time.time() - facts.st_mtime > ABANDONED  # in a container, it may be unknown here and alive
     return False

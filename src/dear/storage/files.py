@@ -77,7 +77,8 @@ def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:
                 raise NotRegularError(0, "it exists and is not a regular file", str(path))
             mode = stat.S_IMODE(facts.st_mode)
         _remove_leftovers(target)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+        prefix = f".{target.name}.{os.getpid()}."
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=prefix, suffix=".tmp")
         with os.fdopen(handle, "wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
@@ -150,7 +151,29 @@ def _put_back(folder: Path) -> None:
 
 def _remove_leftovers(target: Path) -> None:
     """Remove what killed processes left of earlier attempts to write a file or folder."""
-    remove_abandoned(target.parent, f".{glob.escape(target.name)}.{RANDOM}.tmp")
+    for form in (RANDOM, f"*.{RANDOM}"):  # without and with the process
+        remove_abandoned(target.parent, f".{glob.escape(target.name)}.{form}.tmp")
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether a temporary file is that of a running process; one that is too old is not, as numbers are used again."""
+    named = re.search(r"\.(\d{1,9})\.\w{8}\.tmp$", path.name)
+    with suppress(OSError):
+        return bool(named and is_running(int(named[1])) and time.time() - path.lstat().st_mtime < ABANDONED)
+    return False
+
+
+def is_running(process: int) -> bool:
+    """Whether this machine has such a process; True if the system does not say."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)  # only tests whether the process exists
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def remove_abandoned(folder: Path, pattern: str = f".*.{RANDOM}.tmp") -> None:

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from dear.errors import ConfigError, FolderBusyError, OverwriteError, option
 from dear.storage.documents import Document, OpenRecord
-from dear.storage.files import MEGABYTE, read_regular, shown
+from dear.storage.files import MEGABYTE, is_being_written, is_running, read_regular, shown
 
 Kind = Literal["run", "grid", "paper", "index", "discovery", "cache"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -221,9 +221,12 @@ def mark(folder: Path, kind: Kind) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files that a killed process left; the folder is locked by the caller."""
+    """Remove temporary files that a killed process left; the folder is locked by the caller.
+
+    Pages and cards are written without the lock, so those of running processes stay.
+    """
     for path in folder.glob(TEMPORARY):
-        if path.is_file() and not path.is_symlink():
+        if path.is_file() and not path.is_symlink() and not is_being_written(path):
             path.unlink(missing_ok=True)
 
 
@@ -283,15 +286,9 @@ def _owner(path: Path) -> dict[str, Any]:
 
 def _is_gone(owner: dict[str, Any]) -> bool:
     pid = owner.get("pid")
-    if owner.get("host") != socket.gethostname() or type(pid) is not int or pid < 1 or os.name != "posix":
+    if owner.get("host") != socket.gethostname() or not isinstance(pid, int) or isinstance(pid, bool) or pid < 1:
         return False
-    try:
-        os.kill(pid, 0)  # only tests whether the process exists
-    except (ProcessLookupError, OverflowError):
-        return True
-    except OSError:
-        pass
-    return False
+    return not is_running(pid)
 
 
 def _refuse_other_machine(folder: Path, kind: Kind, path: Path) -> None:
