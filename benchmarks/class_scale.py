@@ -73,6 +73,7 @@ def measure(given: argparse.Namespace, classes: int) -> dict[str, Any]:
     }
     if chunk and classes <= given.compare:
         model, peak = model.for_classes(model.required_classes(), chunk=classes), watch_peak("cpu")
+        model.frozen_parts()
         begun = time.process_time()
         whole = gradients(model, given.batch, classes)
         found |= {"whole_peak_mb": peak(), "whole_step_cpu_seconds": time.process_time() - begun}
