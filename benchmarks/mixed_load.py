@@ -37,6 +37,8 @@ from dear.world.datasets import load_world_dataset
 COLORS, THINGS = ("red", "green", "blue", "yellow", "white"), ("star", "heart", "circle", "square", "ring", "cross")
 LISTS, PHOTOS, PREDICTING, SEARCHING = 200, 12, 6, 1
 KINDS = ("cls", "color")
+NEAR = 1e-6
+"""Difference of two scores of a photo: its row moves while the index is brought up to date, and sums round by place."""
 EVERY = 2.0
 """Seconds between two looks at the memory."""
 MOST_GROWTH = 1.05
@@ -109,7 +111,9 @@ class Load:
     def searching(self, chance: random.Random) -> None:
         """The nearest photos."""
         photo, by = chance.randrange(len(self.photos)), chance.choice(KINDS)
-        self._compare("search", self._search(photo, by), self.found[photo, by])
+        found, expected = self._search(photo, by), self.found[photo, by]
+        near = all(abs(one[1] - other[1]) < NEAR for one, other in zip(found, expected, strict=True))
+        self._compare("search", [path for path, _ in found], [path for path, _ in expected] if near else found[::-1])
 
     def indexing(self, chance: random.Random) -> None:
         """Another index, new or over the old one, and the one that is searched, brought up to date."""
@@ -124,6 +128,7 @@ class Load:
         with self._lock:
             self.counts[what] += 1
             if found != expected:
+                self.counts[f"{what}, wrong"] += 1
                 self.wrong.append(f"{what}: {str(found)[:200]} instead of {str(expected)[:200]}")
 
     def run(self, work: Callable[[random.Random], None], seed: int) -> None:
