@@ -89,6 +89,7 @@ def test_stopped_at_any_write_and_resumed_is_the_same(toy, clip, whole, tmp_path
 
             monkeypatch.setattr(Path, "replace", stopping)
             monkeypatch.setattr(Path, "unlink", lambda *args, **kwargs: None)  # the temporary file stays behind
+            monkeypatch.setattr(os, "getpid", lambda: 2**22 - 1)  # a process that is gone when it is resumed
             try:
                 run_job(toy.job(), clip, folder, workers=0)
             except KilledError:
