@@ -27,7 +27,10 @@ BAD = {
         ["predict", "MADE", "IMAGE", "--names", "IMAGE"],
         "is not a list of class names in UTF-8",
     ),
-    "recipe": (["train", "PHOTOS", "--out", "OUT", "--recipe", "mine"], "--recipe is 'mine': give own, shared or tuned."),
+    "recipe": (
+        ["train", "PHOTOS", "--out", "OUT", "--recipe", "mine"],
+        "--recipe is 'mine': give own, shared or tuned.",
+    ),
     "no classes": (["predict", "MADE", "IMAGE", "--classes", " , "], "--classes is ' , ': give names."),
     "readout": (["predict", "MADE", "IMAGE", "--readout", "both"], "dear has no readout 'both': choose fusion or"),
 }
