@@ -1,10 +1,10 @@
 """Choose each method's `tuned` recipe: the same few ways to train, compared on validation images, never on test images.
 
-Four steps per method, on three data sets of the embedded world with seed 1; each step keeps the best so far by the mean
+Three steps per method, on three data sets of the embedded world with seed 1; each keeps the best so far by the mean
 harmonic mean of base and novel classes, and a tie goes to the earlier choice:
 
 1. the shared recipe (AdamW), or the method's own optimiser, rate and schedule, scaled to the shared batch size,
-2. a third of that learning rate, or three times,
+2. 0.3 or 3 times that learning rate,
 3. half as many epochs.
 
 Each cell is resumable, and each method has a file of its own in OUT, so two processes can share the methods. `--write`
