@@ -1,4 +1,4 @@
-"""Kill one of the actors of Ray Data that this process started, once something happened."""
+"""Kill one of the workers of Ray that this process started, once something happened."""
 
 import os
 import signal
@@ -12,15 +12,19 @@ UNTIL = 400
 """Seconds to wait for something that must happen."""
 
 
-def actors() -> list[int]:
-    """Processes of actors of Ray Data below this process."""
+ACTORS, TASKS = b"ray::MapWorker", b"ray::run"
+"""How the processes of actors of Ray Data, and of our tasks, begin their names."""
+
+
+def workers(kind: bytes) -> list[int]:
+    """Processes of a kind below this process."""
     parents, names = {}, {}
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             pid = int(place.name)
             parents[pid] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
             names[pid] = (place / "cmdline").read_bytes()
-    return [pid for pid, name in names.items() if name.startswith(b"ray::MapWorker") and _below_us(pid, parents)]
+    return [pid for pid, name in names.items() if name.startswith(kind) and _below_us(pid, parents)]
 
 
 def _below_us(pid: int, parents: dict[int, int]) -> bool:
@@ -30,15 +34,15 @@ def _below_us(pid: int, parents: dict[int, int]) -> bool:
 
 
 @contextmanager
-def killing_one(when: Callable[[], bool]) -> Iterator[list[int]]:
-    """Kill one actor with −9 as soon as the condition holds; its process is listed."""
+def killing_one(when: Callable[[], bool], kind: bytes = ACTORS) -> Iterator[list[int]]:
+    """Kill one worker with −9 as soon as the condition holds; its process is listed."""
     killed: list[int] = []
     over = threading.Event()
 
     def watch() -> None:
         until = time.monotonic() + UNTIL
         while not over.is_set() and time.monotonic() < until:
-            found = actors() if when() else []
+            found = workers(kind) if when() else []
             if found:
                 os.kill(found[0], signal.SIGKILL)
                 killed.append(found[0])

@@ -41,15 +41,15 @@ def timeless(folder):
 
 def stopping(monkeypatch, error, at):
     """Raise an error instead of the trial of a number."""
-    real, count = auto_trials.run_trial, [0]
+    real, count = auto_trials.answer, [0]
 
-    def run_trial(*arguments):
+    def answer(*arguments):
         count[0] += 1
         if count[0] == at:
             raise error
         return real(*arguments)
 
-    monkeypatch.setattr(auto_search, "run_trial", run_trial)
+    monkeypatch.setattr(auto_search, "answer", answer)
 
 
 @pytest.fixture

@@ -32,7 +32,8 @@ def ray():
 
 @pytest.fixture
 def shards(tmp_path):
-    folder = class_folders(tmp_path / "photos", per_class=32)
+    """2,001 pictures in four tars; one is not readable."""
+    folder = class_folders(tmp_path / "photos", per_class=667)
     files_of(folder)[7].write_bytes(b"no image")
     (tmp_path / "shards").mkdir()
     webdataset(folder, f"{tmp_path}/shards/{{:03d}}.tar", 4)
@@ -41,15 +42,15 @@ def shards(tmp_path):
 
 def test_an_index_made_on_a_cluster_is_that_of_one_process(ray, shards, tiny_folders, clip, tmp_path):
     name, roles = f"local-dir:{tiny_folders['plain']}", varied_roles(clip)
-    how = {"pretrained": "random", "roles": roles, "batch_size": 4, "threads": 1, "workers": 1}
+    how = {"pretrained": "random", "roles": roles, "batch_size": 32, "threads": 1, "workers": 1}
     local = dear.index_images(shards, tmp_path / "local", clip=name, **how)
     out = tmp_path / "ray"
     with killing_one(lambda: len(list(out.glob("segment-*"))) >= 2) as killed:
         found = dear.index_images(shards, out, clip=name, on="ray", **how)
     assert killed
-    assert len(found.segments) == 12
+    assert len(found.segments) >= 16
     assert not (out / PARTS).exists()
-    assert (found.images, found.problems, found.encoded) == (local.images, local.problems, 95)
+    assert (found.images, found.problems, found.encoded) == (local.images, local.problems, 2000)
     for kind in local.kinds:
         assert torch.allclose(found.features(kind).float(), local.features(kind).float(), atol=1e-3)
     again = dear.index_images(shards, out, clip=name, on="ray", **how)
@@ -59,7 +60,7 @@ def test_an_index_made_on_a_cluster_is_that_of_one_process(ray, shards, tiny_fol
 def test_moments_of_a_cluster_are_those_of_one_process(ray, tiny_folders, tmp_path, monkeypatch):
     monkeypatch.setattr(on_ray, "LEAST", on_ray.ROUND)
     clip = dear.load_clip(f"local-dir:{tiny_folders['plain']}", "random")
-    images, source = images_from("world", 500), on_ray.Source("world", 500, None)
+    images, source = images_from("world", 2000), on_ray.Source("world", 2000, None)
     local = collect_moments(clip, images, first_layer=1)
     parts = tmp_path / on_ray.PARTS
     killing = killing_one(lambda: any(one.name.isdecimal() for one in parts.glob("*")))
@@ -68,7 +69,7 @@ def test_moments_of_a_cluster_are_those_of_one_process(ray, tiny_folders, tmp_pa
     assert killed
     assert not parts.exists()
     found = collect_moments(clip, images, first_layer=1, checkpoint=tmp_path)  # it is there: nothing is read
-    assert (found.position, found.problems) == (500, ())
+    assert (found.position, found.problems) == (2000, ())
     for one, other in zip(local.blocks, found.blocks, strict=True):
         assert one.count == other.count
         np.testing.assert_allclose(other.sum_ME, one.sum_ME, rtol=1e-7, atol=1e-7)

@@ -30,8 +30,8 @@ NO_ROOM = ""
 LATE: dict[tuple[str, str], str] = {
     ("dear.entry", "cli"): "Ctrl-C while the commands are being loaded is one line",
     ("dear.cluster.nodes", "cluster"): "a function that Ray sends to a node, where dear may be missing",
-    ("dear.evaluation.on_ray", "cluster"): "a function that Ray sends to a node",
-    ("dear.evaluation.on_ray", "evaluation"): "a function that Ray sends to a node, after it has compared versions",
+    ("dear.cluster.tasks", "cluster"): "a function that Ray sends to a node",
+    ("dear.cluster.tasks", "errors"): "a function that Ray sends to a node",
 }
 """(importing module, imported room) of an import inside a function, and the reason why it has to be there."""
 

@@ -12,6 +12,7 @@ from functools import partial
 
 import torch
 
+from dear.cluster.tasks import Added, Order
 from dear.engine.workspace import Workspace
 from dear.errors import Terminated, typed
 from dear.evaluation.attempts import attempt
@@ -27,10 +28,8 @@ WATCH = 0.5
 
 _WORKSPACE = Workspace()
 """What this process has open, for one grid."""
-_GRID = ""
-"""The grid that a process of a cluster works for now."""
-
-Added = tuple[tuple[str, ...], tuple[str, ...]]
+_RUN = ""
+"""The run that a process of a cluster works for now."""
 
 
 def begin_process(threads: int, parent: int, commands: bool = False, added: Added = ((), ())) -> None:
@@ -70,15 +69,20 @@ def run_in_process(cell: Cell, options: Bench) -> CellResult:
     return run_cell(cell, options, _WORKSPACE)
 
 
-def run_attempt(cell: Cell, options: Bench, threads: int, grid: str, commands: bool, added: Added) -> CellResult:
+def run_attempt(cell: Cell, options: Bench, order: Order) -> CellResult:
     """Run a cell on a node of a cluster, in a folder of its own; the next cells of a grid use what is open."""
-    global _WORKSPACE, _GRID
-    if grid != _GRID:
-        _WORKSPACE, _GRID = Workspace(), grid
-        torch.set_num_threads(threads)
-        extensions.add(*added)
-    with typed(commands):
-        return run_cell(cell, options, _WORKSPACE, place=partial(attempt, grid=grid))
+    with typed(order.commands):
+        return run_cell(cell, options, workspace_for(order), place=partial(attempt, grid=order.name))
+
+
+def workspace_for(order: Order) -> Workspace:
+    """What this process of a cluster has open for a run; with the first task of another run it begins again."""
+    global _WORKSPACE, _RUN
+    if order.name != _RUN:
+        _WORKSPACE, _RUN = Workspace(), order.name
+        torch.set_num_threads(order.threads)
+        extensions.add(*order.added)
+    return _WORKSPACE
 
 
 def _end_with(parent: int) -> None:

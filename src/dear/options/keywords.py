@@ -81,6 +81,10 @@ class FitOptions(TypedDict, total=False):
     """Cache nothing: needs no disk space, takes longer."""
     log: Literal["tensorboard", "wandb"] | None
     """Also log every step for TensorBoard, in the folder tensorboard of each run, or with Weights & Biases."""
+    on: str | None
+    """Compute on a cluster: ray, ray:auto for the Ray of this machine, or ray:HOST:PORT."""
+    gpus: float | None
+    """GPUs per task on the cluster, such as 0.25 for four tasks on one GPU; by default it computes on CPUs."""
     resume: bool
     """Resume an interrupted run."""
     overwrite: bool
@@ -129,9 +133,7 @@ class BenchOptions(TypedDict, total=False):
     no_cache: bool
     log: Literal["tensorboard", "wandb"] | None
     on: str | None
-    """Compute on a cluster: ray, ray:auto for the Ray of this machine, or ray:HOST:PORT."""
     gpus: float | None
-    """GPUs per task on the cluster, such as 0.25 for four tasks on one GPU; by default it computes on CPUs."""
     resume: bool
     overwrite: bool
     cells: str | None

@@ -296,12 +296,13 @@ class Choosing(Options, title="Choosing a method"):
     default, counts both equally."""
 
 
-class Fit(Now, Compute, Training, Source, Choosing, RunOptions):
+class Fit(Now, OnCluster, Compute, Training, Source, Choosing, RunOptions):
     """Options of `dear.fit`. Pydantic lists the fields of the last part first, and so does help."""
 
     @model_validator(mode="after")
     def _only_auto_chooses(self) -> Self:
-        chosen = {name: getattr(self, name) for name in Choosing.model_fields if getattr(self, name) is not None}
+        only_auto = (*Choosing.model_fields, *OnCluster.model_fields)
+        chosen = {name: getattr(self, name) for name in only_auto if getattr(self, name) is not None}
         if chosen and self.method != AUTO_METHOD:
             name = next(iter(chosen))
             only = f"{option(**{name: _typed(chosen[name])})} works with {option(method=AUTO_METHOD)} only"

@@ -35,7 +35,8 @@ from dear.workflows.auto_candidates import (
     options_for,
     reason,
 )
-from dear.workflows.auto_search import Budget, Search
+from dear.workflows.auto_on_ray import trials_on_ray
+from dear.workflows.auto_search import Budget, Elsewhere, Search
 from dear.workflows.auto_trials import Trial, make_trials
 
 FOLDER = "auto"
@@ -58,6 +59,11 @@ def chosen_method(
     """Choose the method for the photos; without an output folder, caches live as long as the `with` block."""
     check_options(options)
     out = options.out
+    if options.on is not None and (out is None or data is not None or clip is not None):
+        raise ConfigError(
+            f"{option(on=options.on)} needs {option(out='FOLDER')} on a disk that all nodes share, and photos and a "
+            f"CLIP by name: what is in memory cannot be sent to a cluster."
+        )
     if out is not None:
         check_ours(out, "run", resume=options.resume, overwrite=options.overwrite)
     with (
@@ -125,27 +131,39 @@ def _searched(
             failed.append(CandidateRecord(method=name, state="failed", why=reason(error)))
             say(f"{name}: left out: {reason(error)}")
     budget = seconds_of(options.budget) if options.budget else min(LEAST + PER_PHOTO * len(job.items), MOST)
-    search = Search(
-        candidates,
-        trials,
-        Budget(budget),
-        Reading(options.workers, cache),
-        folder=None if options.out is None else options.out / FOLDER,
-        keep_novel=1.0 if options.keep_novel is None else options.keep_novel,
-        failed=failed,
-        mark=mark,
-        say=say,
-    )
-    if not trials:
-        names = [one.method for one in candidates]
-        taken = WITHOUT_TRIALS if WITHOUT_TRIALS in names else names[min(1, len(names) - 1)]
-        return search.choice().model_copy(update={"chosen": taken})
-    check_room(candidates, cache)
-    say(
-        f"trying {len(candidates)} methods on {len(job.items)} photos, {len(trials)} trainings each, within "
-        f"{duration(budget)}; Ctrl-C takes the best so far"
-    )
-    return search.run()
+    with _elsewhere(options, trials) as elsewhere:
+        search = Search(
+            candidates,
+            trials,
+            Budget(budget),
+            Reading(options.workers, cache),
+            folder=None if options.out is None else options.out / FOLDER,
+            keep_novel=1.0 if options.keep_novel is None else options.keep_novel,
+            failed=failed,
+            mark=mark,
+            elsewhere=elsewhere,
+            say=say,
+        )
+        if not trials:
+            names = [one.method for one in candidates]
+            taken = WITHOUT_TRIALS if WITHOUT_TRIALS in names else names[min(1, len(names) - 1)]
+            return search.choice().model_copy(update={"chosen": taken})
+        check_room(candidates, cache)
+        say(
+            f"trying {len(candidates)} methods on {len(job.items)} photos, {len(trials)} trainings each, within "
+            f"{duration(budget)}; Ctrl-C takes the best so far"
+        )
+        return search.run()
+
+
+@contextmanager
+def _elsewhere(options: Fit, trials: list[Trial]) -> Iterator[Elsewhere | None]:
+    """Where trials run, if not here."""
+    if options.on is None or options.out is None or not trials:
+        yield None
+        return
+    with trials_on_ray(options, options.out) as found:
+        yield found
 
 
 def _begun(out: Path, mark: str, options: Fit) -> Choice | None:

@@ -152,6 +152,8 @@ def options_for(method: str, options: Fit, clip: FrozenClip | None) -> Fit:
             "roles": options.roles if "roles" in known else None,
             "recipe": options.recipe if "recipe" in options.model_fields_set else default_recipe(method),
             "cached_views": options.cached_views or VIEWS,
+            "on": None,
+            "gpus": None,
             "budget": None,
             "candidates": None,
             "keep_novel": None,

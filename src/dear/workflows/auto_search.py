@@ -9,49 +9,49 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
-from dear.engine.feature_cache import cached_views, encoding_clock, evaluation_states
+from dear.engine.feature_cache import cached_views, evaluation_states
 from dear.engine.job import Job
 from dear.engine.loop import Metrics
 from dear.engine.ranks import Ranks
 from dear.engine.run import Reading
 from dear.engine.workspace import Say
-from dear.errors import CacheError, DataError, DearError, Terminated
+from dear.errors import CacheError, ClusterError, DearError, Terminated
 from dear.evaluation.choice import PLAIN, CandidateRecord, Choice, Seconds
 from dear.evaluation.choice_ranking import is_clearly_behind, rank
 from dear.progress.stages import duration, stage
-from dear.storage.documents import Document
 from dear.workflows.auto_candidates import ON_FEATURES, Candidate, reason, view_names
-from dear.workflows.auto_trials import Trial, fold_shots, run_trial, smaller, trial_job
+from dear.workflows.auto_trials import StoredAnswers, Trial, TrialJob, answer, fold_shots, smaller, trial_job
 
 FIRST_STEPS, FIRST_SECONDS = 3, 2.0
 """Steps and seconds of a training after which its length is estimated."""
 
 
-class StoredAnswers(Document):
-    """One candidate's answers in one trial, as stored while a search runs."""
-
-    format = "dear-auto-answers"
-    version = 1
-    noun = "list of answers"
-    error = DataError
-
-    mark: str
-    answers: list[int]
-    bytes: int
-    seconds: float
-
-
 class OverBudgetError(Exception):
-    """The trials of a candidate would take longer than the time that is left."""
+    """The trials of a candidate would take longer than the time that is left; the seconds, if they are known."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float | None = None) -> None:
         super().__init__(seconds)
         self.seconds = seconds
+
+
+class Elsewhere(Protocol):
+    """Runs trials on other machines; what was asked for first is run first."""
+
+    def ask(self, method: str, trial: Trial) -> None:
+        """Have a trial run."""
+
+    def answers(self, method: str, trial: Trial, seconds: float) -> StoredAnswers | None:
+        """Wait for the answers; None if they are not there after `seconds`."""
+
+    def cancel(self, method: str | None = None) -> None:
+        """End the trials of a method, or all of them."""
 
 
 @dataclass
@@ -104,10 +104,12 @@ class Search:
         keep_novel: float,
         failed: Sequence[CandidateRecord] = (),
         mark: str = "",
+        elsewhere: Elsewhere | None = None,
         say: Say,
     ) -> None:
         self._candidates, self._trials, self._budget, self._reading = candidates, trials, budget, reading
         self._folder, self._keep_novel, self._mark, self._say = folder, keep_novel, mark, say
+        self._elsewhere = elsewhere
         self._found = {one.method: one for one in failed}
         self._curve: dict[str, dict[str, list[int]]] = {}
         self._training: dict[str, float] = {}
@@ -128,6 +130,7 @@ class Search:
         total = len(self._candidates) * len(self._trials)
         try:
             with stage("trying methods", total, outer=True) as advance:
+                self._ask_for_all()
                 for number, one in enumerate(self._candidates):
                     self._found[one.method] = self._try(one)
                     left = self._budget.seconds - self._budget.spent
@@ -139,6 +142,18 @@ class Search:
             self._interrupted = True
             self._say("Search stopped: the best method so far is trained. Ctrl-C again stops that, too.")
         return self.choice()
+
+    def _ask_for_all(self) -> None:
+        """Have other machines, if any, run all trials, the cheapest candidates first; photos are encoded here."""
+        for one in self._candidates if self._elsewhere else ():
+            with suppress(OverBudgetError, DearError):  # it is met again when the candidate is tried
+                self._encode(one)
+                self._ask(one, [trial for trial in self._trials if not self._plain_answers(one, trial)])
+
+    def _ask(self, one: Candidate, trials: Sequence[Trial]) -> None:
+        for trial in trials:
+            if self._elsewhere is not None and self._stored_answers(one, trial) is None:
+                self._elsewhere.ask(one.method, trial)
 
     def choice(self) -> Choice:
         """The candidates so far; those that nothing is known about were not tried."""
@@ -189,14 +204,20 @@ class Search:
                     self._check_rest(one, seconds)
                 if number == 1 and one.method not in ON_FEATURES and is_clearly_behind(self.choice(), record):
                     self._say(f"{one.method}: clearly behind after the first trials, not tried further")
+                    self._cancel(one)
                     return record.model_copy(update={"state": "behind"})
         except OverBudgetError as over:
-            self._estimated[one.method] = over.seconds
-            self._say(f"{one.method}: not tried, would take about {duration(over.seconds)}")
+            self._cancel(one)
+            if over.seconds is None:
+                self._say(f"{one.method}: not tried, the time is up")
+            else:
+                self._estimated[one.method] = over.seconds
+                self._say(f"{one.method}: not tried, would take about {duration(over.seconds)}")
             return record.model_copy(update={"state": "not tried", "answers": {}})
         except (DearError, MemoryError, torch.OutOfMemoryError) as error:
-            if one.method == PLAIN or isinstance(error, CacheError):
+            if one.method == PLAIN or isinstance(error, CacheError | ClusterError):
                 raise
+            self._cancel(one)
             self._say(f"{one.method}: left out: {reason(error)}")
             return record.model_copy(update={"state": "failed", "why": reason(error), "answers": {}})
         self._say(self._line(record))
@@ -215,37 +236,54 @@ class Search:
     def _check_rest(self, one: Candidate, seconds: float) -> None:
         """Refuse a candidate whose other trials and final training do not fit, unless their answers are stored."""
         stored = [self._stored_answers(one, trial) for trial in self._trials]
-        missing = sum(answers is None for answers in stored) + 1
-        if missing > 1:
-            self._budget.check(missing * seconds)
+        missing = sum(answers is None for answers in stored)
+        if missing:
+            self._budget.check(seconds if self._elsewhere else (missing + 1) * seconds)
+
+    def _cancel(self, one: Candidate) -> None:
+        if self._elsewhere is not None:
+            self._elsewhere.cancel(one.method)
+
+    def _plain_answers(self, one: Candidate, trial: Trial) -> bool:
+        """Whether plain CLIP answers for a method that cannot name new classes."""
+        return trial.kind == "novel" and not one.model.method.needs.novel
 
     def _answer(self, one: Candidate, trial: Trial, left: int) -> tuple[StoredAnswers, float]:
         """Stored answers, or new ones; plain CLIP answers for a method that cannot name new classes."""
-        if trial.kind == "novel" and not one.model.method.needs.novel:
+        if self._plain_answers(one, trial):
             plain = self._found[PLAIN].answers[trial.name]
             return StoredAnswers(mark="", answers=plain, bytes=0, seconds=0.0), 0.0
         ready = trial_job(one.job, trial, one.model.clip)
         path = self._path(one, trial)
         found = _stored(path)
         if found is None or found.mark != ready.mark:
-            began = time.monotonic()
-            with encoding_clock() as encoding:
-                pace = Pace()
-
-                def on_step(metrics: Metrics) -> None:
-                    took = time.monotonic() - began - encoding()
-                    whole = pace.whole(int(metrics["step"]), int(metrics["steps"]), took)
-                    if one.method not in self._training and whole is not None:
-                        self._budget.check(whole * (left + 1) - took)
-
-                made = run_trial(one.job, trial, ready, self._reading, on_step)
-                seconds = time.monotonic() - began - encoding()
-            found = StoredAnswers(mark=ready.mark, answers=made.answers, bytes=made.bytes, seconds=round(seconds, 3))
+            found = self._asked(one, trial, ready) if self._elsewhere else self._made(one, trial, ready, left)
             if path is not None:
                 found.write(path)
         if trial.shots is None:
             self._training[one.method] = max(self._training.get(one.method, 0.0), found.seconds)
         return found, found.seconds
+
+    def _made(self, one: Candidate, trial: Trial, ready: TrialJob, left: int) -> StoredAnswers:
+        """Answers of a training here, which ends early if the candidate does not fit into the budget."""
+        pace = Pace()
+
+        def on_step(metrics: Metrics, took: float) -> None:
+            whole = pace.whole(int(metrics["step"]), int(metrics["steps"]), took)
+            if one.method not in self._training and whole is not None:
+                self._budget.check(whole * (left + 1) - took)
+
+        return answer(one.job, trial, ready, self._reading, on_step)
+
+    def _asked(self, one: Candidate, trial: Trial, ready: TrialJob) -> StoredAnswers:
+        """Answers of a training on another machine."""
+        assert self._elsewhere is not None
+        found = self._elsewhere.answers(one.method, trial, self._budget.seconds - self._budget.spent)
+        if found is None:
+            raise OverBudgetError
+        if found.mark != ready.mark:
+            raise ClusterError("A node sees other photos or weights than this machine: use folders that all share.")
+        return found
 
     def _stored_answers(self, one: Candidate, trial: Trial) -> StoredAnswers | None:
         found = _stored(self._path(one, trial))
@@ -297,9 +335,11 @@ class Search:
                 parts = [smaller(trial, size, self._job.seed) for trial in learned]
                 if any(self._stored_answers(one, part) is None for part in parts):
                     self._budget.check(self._training[chosen] * (1 + len(parts)))
+                self._ask(one, parts)
                 curve[str(size)] = {part.name: self._answer(one, part, left=0)[0].answers for part in parts}
         except OverBudgetError as over:
-            self._say(f"What more photos would bring is not measured: that would take {duration(over.seconds)} more")
+            more = "the time is up" if over.seconds is None else f"that would take {duration(over.seconds)} more"
+            self._say(f"What more photos would bring is not measured: {more}")
             return
         self._curve = curve
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +15,14 @@ import torch
 from dear.backbone.clip import FrozenClip
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import few_shot, folds, labels_of, restrict
-from dear.engine.feature_cache import evaluation_states
+from dear.engine.feature_cache import encoding_clock, evaluation_states
 from dear.engine.job import Job, describe, fingerprint, prepared
 from dear.engine.loop import Metrics
 from dear.engine.run import Reading, train_model
+from dear.errors import DataError
 from dear.evaluation.choice import TrialRecord
 from dear.model.model import Model
+from dear.storage.documents import Document
 from dear.storage.files import letters, sha256
 
 FOLDS = 4
@@ -54,11 +57,22 @@ class Trial:
         )
 
 
-class Answered(NamedTuple):
-    """The answers of a method: a class per tested photo, -1 for an unreadable one, and the size of what it learned."""
+class StoredAnswers(Document):
+    """One candidate's answers in one trial, as stored while a search runs."""
 
+    format = "dear-auto-answers"
+    version = 1
+    noun = "list of answers"
+    error = DataError
+
+    mark: str
+    """The mark of the trial's job."""
     answers: list[int]
+    """A class per tested photo, -1 for an unreadable one."""
     bytes: int
+    """Size of what the method learned."""
+    seconds: float
+    """Seconds of the training and the test, without encoding photos."""
 
 
 def make_trials(job: Job) -> list[Trial]:
@@ -132,14 +146,23 @@ def trial_job(job: Job, trial: Trial, clip: FrozenClip) -> TrialJob:
     return TrialJob(part, model, mark)
 
 
-def run_trial(
-    job: Job, trial: Trial, ready: TrialJob, reading: Reading, on_step: Callable[[Metrics], None] | None
-) -> Answered:
+OnStep = Callable[[Metrics, float], None]
+"""Called after a step of a training, with the seconds so far, without those that photos were encoded in."""
+
+
+def answer(job: Job, trial: Trial, ready: TrialJob, reading: Reading, on_step: OnStep) -> StoredAnswers:
     """Train on a part of the photos and classify the others."""
-    train_model(ready.job, ready.model, None, reading=reading, on_step=on_step)
-    tensors = ready.model.method.state_dict().values()
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    return Answered(_answers(job, trial, ready.model, reading), size)
+    began = time.monotonic()
+    with encoding_clock() as encoding:
+
+        def took() -> float:
+            return time.monotonic() - began - encoding()
+
+        train_model(ready.job, ready.model, None, reading=reading, on_step=lambda metrics: on_step(metrics, took()))
+        tensors = ready.model.method.state_dict().values()
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        answers = _answers(job, trial, ready.model, reading)
+        return StoredAnswers(mark=ready.mark, answers=answers, bytes=size, seconds=round(took(), 3))
 
 
 @torch.inference_mode()
