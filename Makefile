@@ -11,11 +11,13 @@ FEWER := --set views=2 --epochs-of tac=5,promptkd=4,textrefiner_promptkd=4 --set
 ON_FEATURES := zero_shot,linear_probe,clip_adapter,tip_adapter,tip_adapter_f,ape,ape_t,mm_adapter,role_gains,taskres,gda,lppp,clap
 IN_TOWERS := dear,coop,mmrlpp,promptsrc,clip_lora,textrefiner,textrefiner_promptkd,mma,llamp
 FEW_WORLD := world-textures,world-scenes,world-broad
+CHANGED := dear,mmrl,clip_lora,textrefiner,mmrlpp,promptsrc,skiptuning,tip_adapter_f,ape_t,clip_adapter,mm_adapter,clap,taskres,tcp,vpt,provp,prograd,atprompt
+ON_PHOTOGRAPHS := zero_shot,tip_adapter,tip_adapter_f,ape,ape_t,clip_adapter,role_gains,gda,dear,mmrl,mmrlpp,textrefiner,clip_lora,coop
 OWN_WORLD := world-textures,world-emblems,world-broad
 WORLD := world-blooms,world-things,world-places,world-emblems,world-scenes,world-broad,world-textures
 SHIFTED := world-broad-v2,world-broad-sketch,world-broad-a,world-broad-r
 
-.PHONY: help install browser options test lint types unit slow ray vectors docs tables masks otherkind language numbers fewshot photographs a11y readme quickstart clean onnxweb
+.PHONY: help install browser options test lint types unit slow ray vectors docs tables masks otherkind language tuned numbers fewshot photographs a11y readme quickstart clean onnxweb
 test: lint types unit docs ## what CI runs: style, types, every test that is not slow, the documentation
 
 help: ## list the targets
@@ -84,6 +86,11 @@ masks: install ## DeAR on the world's shifted sets, and with other masks on the 
 otherkind: install ## DeAR with its roles and without on the world's CLIP of the other kind, into results/
 	$(BIN)/dear compare --clip world-siglip --data $(WORLD) --methods zero_shot,dear --seeds 1,2,3 $(TABLE) --out results/world-siglip
 	$(BIN)/dear compare --clip world-siglip --data $(WORLD) --methods dear --set mask=all_mixed --seeds 1,2,3 $(TABLE) --out results/world-siglip
+
+tuned: install ## the recipe tuned on the world, for methods that it changes; on photographs too if CLIP, DATA and ROLES are set, into results/
+	$(BIN)/dear compare --clip world --data $(WORLD) --methods $(CHANGED) --seeds 1,2,3 $(TABLE) --recipe tuned --out results/world-tuned
+	$(if $(CLIP),$(BIN)/dear compare --clip $(CLIP) --data-root $(DATA) --data caltech101 --roles $(ROLES) --methods $(ON_PHOTOGRAPHS) \
+	  --seeds 1,2,3 $(TABLE) --recipe tuned --out results/photographs-tuned)
 
 language: install ## LLaMP with a language model, a random one and none: LM=FOLDER; on photographs too if CLIP and DATA are set, into results/
 	$(BIN)/dear compare --clip world --data $(FEW_WORLD) --methods zero_shot,llamp --set lm=$(LM),results/tiny-lm,none --seeds 1,2,3 $(TABLE) \

@@ -19,13 +19,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from dear.evaluation.results import CellResult
 from dear.evaluation.summary import Row, Summary, summarise
-from dear.methods.registry import list_methods
+from dear.methods.registry import get_method, list_methods
+from dear.methods.tuned import LONGEST, Tuned, takes_steps, tuned_choices
 from dear.reports.compare_data import Comparison, make_comparison
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -132,11 +134,14 @@ def cells(folder: str) -> tuple[CellResult, ...]:
 def compared(name: str) -> Comparison:
     """The comparison of a folder's cells.
 
+    `world-tuned` has the cells of `world`, too, of methods that the tuned recipe trains as the shared one does.
     Three more are parts of folders: `eleven`, plain CLIP and DeAR on all sets of the world; `masks`, seed 1 of DeAR's
     masks on its seven sets without a shift; `photograph-masks`, seed 1 of the same on photographs.
     """
     if name == "photograph-masks":
         return make_comparison([cell for cell in cells("photographs-100") if cell.seed == 1], {})
+    if name == "world-tuned":
+        return make_comparison([*whole(cells(name)), *map(_as_tuned, filter(is_unchanged, cells("world")))], {})
     if name not in ("eleven", "masks"):
         return make_comparison(cells(name), {})
     both = [cell for cell in cells("world") if Row(cell.method, cell.variant) in (PLAIN, DEAR)]
@@ -145,3 +150,20 @@ def compared(name: str) -> Comparison:
         return make_comparison([*both, *(cell for cell in further if not cell.variant)], {})
     seven = {cell.data for cell in both}
     return make_comparison([cell for cell in (*both, *further) if cell.seed == 1 and cell.data in seven], {})
+
+
+def is_unchanged(cell: CellResult) -> bool:
+    """Whether the tuned recipe of a cell's method is the shared one, or the method takes no steps."""
+    if not takes_steps(get_method(cell.method)):
+        return True
+    return tuned_choices().get(cell.method) == Tuned(optimiser="shared", rate=1.0, epochs=LONGEST)
+
+
+def _as_tuned(cell: CellResult) -> CellResult:
+    return cell.model_copy(update={"recipe": "tuned"})
+
+
+def whole(found: tuple[CellResult, ...]) -> list[CellResult]:
+    """The cells of methods that have as many as any other."""
+    counts = Counter(cell.method for cell in found if cell.recipe == "tuned")
+    return [cell for cell in found if counts[cell.method] == max(counts.values())]

@@ -65,6 +65,30 @@ def halves_table(name: str, digits: int, *, sets: bool) -> str:
     return table(("method", "base", "novel", "HM", *data), rows)
 
 
+def moved_table() -> str:
+    """The world by the tuned recipe, beside the shared one: HM, and places among the methods that have both."""
+    tuned, shared = compared("world-tuned"), compared("world")
+    before = [row for row in shared.rows if row in tuned.rows]
+    lines = []
+    for place, row in enumerate(tuned.rows, 1):
+        base, novel, hm = (shown(tuned.mean(row, column)) for column in HALVES)
+        old, new = shared.mean(row, "hm"), tuned.mean(row, "hm")
+        assert old
+        assert new
+        change = f"{new.mean - old.mean:+.1f}".replace("-", "−")
+        lines.append((named(row), base, novel, f"**{hm}**", change, str(place), str(before.index(row) + 1)))
+    return table(("method", "base", "novel", "HM", "change of HM", "place", "place, shared"), lines)
+
+
+def seeds_table(name: str) -> str:
+    """Base, novel and HM of a folder whose methods have different numbers of seeds."""
+    made, lines = compared(name), []
+    for row in sorted(made.summary.values, key=lambda one: -(stat.mean if (stat := made.mean(one, "hm")) else 0.0)):
+        base, novel, hm = (shown(made.mean(row, column)) for column in HALVES)
+        lines.append((named(row), str(made.summary.seeds(row, None, "hm")), base, novel, f"**{hm}**"))
+    return table(("method", "seeds", "base", "novel", "HM"), lines)
+
+
 def few_shot_table(name: str) -> str:
     """Accuracy by number of shots, the best method with the most shots first."""
     made = compared(name)
@@ -181,6 +205,8 @@ TABLES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "masks": masks_table,
         "photographs-100": photograph_masks_table,
         "world": lambda: halves_table("world", 2, sets=True),
+        "world-tuned": moved_table,
+        "photographs-tuned": lambda: seeds_table("photographs-tuned"),
         "own": lambda: halves_table("own", 1, sets=False),
         "few-shot": lambda: few_shot_table("few-shot"),
         "own-few-shot": lambda: few_shot_table("own-few-shot"),

@@ -251,7 +251,7 @@ def test_command_prints_ranking_reason_and_report(dear_, one_clip, photos, tmp_p
     code, out, err = dear_("train", photos, "--method", "auto", "--out", tmp_path / "run", *words)
     assert code == 0, err
     assert "trying 4 methods on 16 photos, 6 trainings each" in err
-    assert out.splitlines()[0].split() == ["method", "learned", "left", "out", "combined", "training", "size"]
+    assert out.splitlines()[0].split() == ["method", "learned", "left", "out", "combined", "expected", "time", "size"]
     assert "on photos like yours" in out
     assert all(len(line) <= 80 for line in out.split("done:")[0].splitlines())
     choice = read_choice(tmp_path / "run")

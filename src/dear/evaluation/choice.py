@@ -51,6 +51,22 @@ class CandidateRecord(Record):
     """By trial: the class of each photo, in the order of `TrialRecord.images`; -1 if a photo cannot be read."""
 
 
+class Gain(Record):
+    """What a method gained over plain CLIP on other data sets, with 16 photos per class, in log-odds."""
+
+    learned: float = Field(ge=-20, le=20)
+    novel: float = Field(ge=-20, le=20)
+
+
+class Expected(Record):
+    """What was known about methods before a photo was seen."""
+
+    spread: float = Field(gt=0, le=100)
+    """Standard deviation of a method's gain on a data set around its mean gain on others, in combined points."""
+    gains: dict[str, Gain]
+    """By method; one that is not listed is expected to gain nothing."""
+
+
 class Seconds(Record):
     """What was measured with a clock: it differs from run to run, and everything else in the document does not."""
 
@@ -89,6 +105,8 @@ class Choice(Document):
     trials: list[TrialRecord]
     candidates: list[CandidateRecord]
     """In the order of their cost, the cheapest first."""
+    expected: Expected | None = None
+    """What counts besides the photos; None if they count alone."""
     curve: dict[str, dict[str, list[int]]] = Field(default_factory=dict)
     """Answers of the chosen method after training with fewer photos: by photos per class, then by trial."""
     chosen: str

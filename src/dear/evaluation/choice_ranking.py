@@ -2,6 +2,9 @@
 
 Accuracies are of held-out photos. Their uncertainty is found by resampling photos: all candidates are scored on the
 same resampled photos, so that differences are paired. All randomness comes from the seed of the choice.
+
+A few photos cannot rank a dozen methods. What a method gained on other data sets is therefore combined with what it
+gained on these photos, as two normal distributions are: the more certain one has the larger weight.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dear.evaluation.choice import PLAIN, CandidateRecord, Choice
+from dear.evaluation.choice import PLAIN, CandidateRecord, Choice, Gain
 from dear.evaluation.statistics import Interval
 
 Array = npt.NDArray[np.float64]
@@ -21,6 +24,11 @@ RESAMPLES, FEWEST_RESAMPLES = 1000, 200
 MOST_NUMBERS = 20_000_000
 """Resamples × photos, at most."""
 LEVEL = 0.95
+MARGIN = 0.5
+"""Points of the expected score that are worth no further cost."""
+USUAL_SHOTS = 16
+"""Photos per class with which the gains on other data sets were measured."""
+NOTHING = Gain(learned=0.0, novel=0.0)
 
 
 class Estimate(NamedTuple):
@@ -41,10 +49,12 @@ class Standing:
     novel: Estimate | None
     """Photos of classes that were left out; None if there are too few classes."""
     combined: Estimate
+    expected: float
+    """The combined score to expect, after what methods gained on other data sets was taken into account."""
     behind: Estimate
-    """Combined score of the best candidate minus this one's, on the same photos."""
+    """Combined score of the chosen candidate minus this one's, on the same photos."""
     is_tied: bool
-    """Whether it is behind the best by no more than one standard error and one photo."""
+    """Whether it differs from the chosen one by no more than one standard error and one photo."""
     forgets: Estimate | None
     """Plain CLIP's accuracy on left-out classes minus this one's."""
     gains: Estimate
@@ -55,14 +65,17 @@ class Standing:
 
 @dataclass(frozen=True)
 class Ranking:
-    """All tried candidates, the best first, and the one to take: the cheapest that is not clearly behind the best."""
+    """All tried candidates, the best expected score first, and the one to take: the cheapest that is as good.
+
+    As good means an expected score within `MARGIN`; if nothing but the photos counts, a score within their noise.
+    """
 
     standings: tuple[Standing, ...]
     chosen: str
 
     @property
     def best(self) -> Standing:
-        """The candidate with the best combined score."""
+        """The candidate with the best expected score."""
         return self.standings[0]
 
     @property
@@ -94,17 +107,21 @@ def rank(choice: Choice) -> Ranking:
     """The ranking of the candidates that were tried on everything."""
     tried = [one for one in choice.candidates if one.state == "tried"]
     scores = _scores(choice, tried, None)
-    best = int(np.argmax(scores.combined[0]))  # of equals the first, which is the cheapest
-    behind = scores.combined[:, [best]] - scores.combined
-    noise = behind[1:].std(axis=0) + 100 / max(1, sum(len(t.images) for t in choice.trials if t.kind == "learned"))
-    tied = behind[0] <= noise
     plain = [one.method for one in tried].index(PLAIN)
+    photo = 100 / max(1, sum(len(trial.images) for trial in choice.trials if trial.kind == "learned"))
+    expected = _expected(choice, tried, scores, plain, photo)
+    behind_best = scores.combined[:, [int(np.argmax(expected))]] - scores.combined
+    slack = MARGIN if choice.expected else behind_best[1:].std(axis=0) + photo
+    taken = int(np.argmax(expected >= expected.max() - slack))  # the first, which is the cheapest
+    behind = scores.combined[:, [taken]] - scores.combined
+    tied = np.abs(behind[0]) <= behind[1:].std(axis=0) + photo
     standings = [
         Standing(
             method=one.method,
             learned=_estimate(scores.learned[:, place]),
             novel=None if scores.novel is None else _estimate(scores.novel[:, place]),
             combined=_estimate(scores.combined[:, place]),
+            expected=float(expected[place]),
             behind=_estimate(behind[:, place]),
             is_tied=bool(tied[place]),
             forgets=None if scores.novel is None else _estimate(scores.novel[:, plain] - scores.novel[:, place]),
@@ -114,9 +131,38 @@ def rank(choice: Choice) -> Ranking:
         )
         for place, one in enumerate(tried)
     ]
-    chosen = next(one.method for one in standings if one.is_tied)
-    order = sorted(range(len(tried)), key=lambda place: (-standings[place].combined.value, place))
-    return Ranking(tuple(standings[place] for place in order), chosen)
+    order = sorted(range(len(tried)), key=lambda place: (-expected[place], place))
+    return Ranking(tuple(standings[place] for place in order), tried[taken].method)
+
+
+def _expected(choice: Choice, tried: list[CandidateRecord], scores: _Scores, plain: int, photo: float) -> Array:
+    """Combined scores to expect: by candidate, the mean of what photos and other data sets say, by their certainty."""
+    if choice.expected is None:
+        return np.asarray(scores.combined[0])
+    usual = _usual(choice, tried, scores, plain)
+    here = scores.combined - scores.combined[:, [plain]]
+    noise = here[1:].var(axis=0) + photo**2
+    weight = choice.expected.spread**2 / (choice.expected.spread**2 + noise)
+    return np.asarray(scores.combined[0, plain] + usual + weight * (here[0] - usual), dtype=np.float64)
+
+
+def _usual(choice: Choice, tried: list[CandidateRecord], scores: _Scores, plain: int) -> Array:
+    """What candidates gain over plain CLIP's combined score if they gain here what they gained on other data sets."""
+    assert choice.expected is not None
+    scale = min(1.0, choice.shots / USUAL_SHOTS) ** 0.5
+    gains = [choice.expected.gains.get(one.method, NOTHING) for one in tried]
+    learned = _moved(scores.learned[0, plain], scale * np.array([one.learned for one in gains]))
+    among_novel = scores.novel
+    if among_novel is not None:
+        among_novel = _moved(among_novel[0, plain], scale * np.array([one.novel for one in gains]))
+    combined: Array = weighted_mean(learned, among_novel, choice.keep_novel)
+    return combined - np.full_like(combined, combined[plain])
+
+
+def _moved(accuracy: float, gains: Array) -> Array:
+    """Accuracies in per cent after gains in log-odds; one and 99 per cent are the outermost to start from."""
+    share = min(max(accuracy / 100, 0.01), 0.99)
+    return 100 / (1 + (1 - share) / share * np.exp(-gains))
 
 
 def is_clearly_behind(choice: Choice, candidate: CandidateRecord) -> bool:

@@ -8,7 +8,7 @@ from dear.evaluation.more_photos import more_photos
 from dear.progress.stages import duration
 from dear.storage import markdown
 
-HEAD = ("method", "learned", "left out", "combined", "training", "size")
+HEAD = ("method", "learned", "left out", "combined", "expected", "time", "size")
 NOTICED = 10.0
 """Seconds of difference that are worth mentioning."""
 
@@ -21,7 +21,11 @@ def summary(choice: Choice) -> list[str]:
             "sensible one was taken."
         ]
     ranking = rank(choice)
-    return [one for one in (_promise(choice, ranking.taken), _reason(ranking), more_photos(choice).sentence()) if one]
+    return [
+        one
+        for one in (_promise(choice, ranking.taken), _reason(choice, ranking), more_photos(choice).sentence())
+        if one
+    ]
 
 
 def table(choice: Choice) -> list[list[str]]:
@@ -40,7 +44,8 @@ def notes(choice: Choice) -> list[str]:
         left = "left out: photos of classes that were not taught" if novel else "too few classes to leave some out"
         found.append(
             f"Per cent of right answers with 95 % intervals. learned: photos that were held out; {left}; combined: "
-            f"{_combined(choice.keep_novel if novel else 0.0)}; *: the method that is taken."
+            f"{_combined(choice.keep_novel if novel else 0.0)}; expected: combined, if what methods gained on other "
+            "data sets counts, too; *: the method that is taken."
         )
     behind = [one.method for one in choice.candidates if one.state == "behind"]
     if behind:
@@ -54,7 +59,7 @@ def notes(choice: Choice) -> list[str]:
 def section(choice: Choice) -> str:
     """A section of a model card in Markdown, without times: the same choice gives the same card."""
     choice = choice.model_copy(update={"seconds": Seconds()})
-    timed = HEAD.index("training")
+    timed = HEAD.index("time")
     rows = [[cell for place, cell in enumerate(row) if place != timed] for row in table(choice)]
     shown = [markdown.table(rows[0], rows[1:])] if rows else []
     said, noted = ([markdown.plain(one) for one in sentences] for sentences in (summary(choice), notes(choice)))
@@ -79,6 +84,7 @@ def _row(one: Standing, chosen: str) -> list[str]:
         _shown(one.learned),
         "–" if one.novel is None else _shown(one.novel),
         _shown(one.combined),
+        f"{one.expected:.1f}",
         "–" if one.seconds is None else duration(one.seconds),
         size_text(one.bytes),
     ]
@@ -92,7 +98,7 @@ def size_text(count: int) -> str:
 
 
 def _shown(one: Estimate) -> str:
-    return f"{one.value:.1f} ({one.low:.0f}–{one.high:.0f})"
+    return f"{one.value:.0f} ({one.low:.0f}–{one.high:.0f})"
 
 
 def _promise(choice: Choice, taken: Standing) -> str:
@@ -120,16 +126,19 @@ def _points(value: float) -> str:
     return f"{value:.0f} point{'' if round(value) == 1 else 's'}" if value >= 0.5 else "less than a point"
 
 
-def _reason(ranking: Ranking) -> str:
+def _reason(choice: Choice, ranking: Ranking) -> str:
     """Why the chosen method was taken instead of the others."""
     taken, best = ranking.taken, ranking.best
-    tied = [one for one in ranking.standings if one.is_tied and one.method != taken.method]
-    if not tied:
+    tied = [one for one in ranking.standings if one.is_tied and one is not taken]
+    if not tied and best is taken:
         return "" if len(ranking.standings) == 1 else "It is clearly ahead of the others on these photos."
-    other = best if best.method != taken.method else tied[0]
+    other = tied[0] if best is taken else best
+    if choice.expected and best is taken:
+        some = f"{other.method} is" if len(tied) == 1 else f"{len(tied)} others, such as {other.method}, are"
+        return f"{some} as good within noise on these photos; it has the best expected score."
     longer = (other.seconds or 0.0) - (taken.seconds or 0.0)
-    time = f" ({other.method} takes {duration(longer)} longer)" if longer >= NOTICED else ""
-    if len(tied) == 1:
+    if len(tied) == 1 or choice.expected:
         cost = f"takes {duration(longer)} longer" if longer >= NOTICED else "is no cheaper"
         return f"{other.method} is as good within noise, but {cost}."
+    time = f" ({other.method} takes {duration(longer)} longer)" if longer >= NOTICED else ""
     return f"{len(tied)} others are as good within noise, such as {other.method}; it is the cheapest of them{time}."

@@ -25,6 +25,7 @@ from dear.engine.workspace import Say
 from dear.errors import CacheError, ClusterError, DearError, Terminated
 from dear.evaluation.choice import PLAIN, CandidateRecord, Choice, Seconds
 from dear.evaluation.choice_ranking import is_clearly_behind, rank
+from dear.evaluation.expected_gains import expected_gains
 from dear.progress.stages import duration, stage
 from dear.workflows.auto_candidates import ON_FEATURES, Candidate, reason, view_names
 from dear.workflows.auto_trials import StoredAnswers, Trial, TrialJob, answer, fold_shots, smaller, trial_job
@@ -173,6 +174,7 @@ class Search:
             labels=[item.label for item in job.items],
             trials=[one.record(job.items) for one in self._trials],
             candidates=listed,
+            expected=expected_gains(names),
             curve=self._curve,
             chosen=PLAIN,
             interrupted=self._interrupted,

@@ -1,15 +1,18 @@
 """The choice of a method: its document, its ranking from answers alone, its sentences, the curve of fewer photos."""
 
 import json
+import math
 
 import numpy as np
 import pytest
 
 from dear.errors import DataError
-from dear.evaluation.choice import CandidateRecord, Choice, Seconds, TrialRecord, read_choice
+from dear.evaluation.choice import CandidateRecord, Choice, Expected, Gain, Seconds, TrialRecord, read_choice
 from dear.evaluation.choice_ranking import is_clearly_behind, rank, weighted_mean
 from dear.evaluation.choice_words import notes, section, summary, table
+from dear.evaluation.expected_gains import expected_gains
 from dear.evaluation.more_photos import more_photos
+from dear.workflows.auto_candidates import DEFAULT
 
 CLASSES = 4
 
@@ -116,9 +119,66 @@ def test_noise_is_paired_over_photos():
     answers = {**nested.candidates[1].answers, "fold 1": moved}
     second = nested.candidates[1].model_copy(update={"answers": answers})
     mixed = nested.model_copy(update={"candidates": [nested.candidates[0], second]})
-    width = [one.behind.high - one.behind.low for one in (rank(nested).standings[-1], rank(mixed).standings[-1])]
+    width = [one.gains.high - one.gains.low for one in (rank(nested).of("ape_t"), rank(mixed).of("ape_t"))]
     assert rank(mixed).of("ape_t").learned.value == rank(nested).of("ape_t").learned.value == 85
     assert width[0] < 0.8 * width[1]
+
+
+KNOWN = Expected(spread=3.0, gains={"coop": Gain(learned=1.0, novel=0.0), "ape_t": Gain(learned=0.5, novel=0.0)})
+
+
+def expected_scores(choice):
+    return {one.method: one.expected for one in rank(choice).standings}
+
+
+def test_few_photos_are_ranked_by_what_is_known_and_many_by_themselves():
+    """Of 8 photos, 2 more right answers are worth less than what tables say; of 800, 2 in 8 decide."""
+    few = {"zero_shot": (4, 6), "ape_t": (6, 6), "coop": (5, 6)}
+    many = {method: (100 * learned, 100 * novel) for method, (learned, novel) in few.items()}
+    assert rank(made(few, images=8)).chosen == "zero_shot", "within noise the cheapest, if nothing is known"
+    assert rank(made(few, images=8, expected=KNOWN)).chosen == "coop"
+    assert rank(made(many, images=800, expected=KNOWN)).chosen == "ape_t"
+
+
+def test_expected_score_is_the_mean_of_photos_and_tables_by_their_certainty():
+    rights = {"zero_shot": (20, 30), "ape_t": (26, 30), "coop": (22, 30)}
+    photos = {one.method: one.combined.value for one in rank(made(rights)).standings}
+    assert expected_scores(made(rights)) == photos
+    sure, unsure = (KNOWN.model_copy(update={"spread": spread}) for spread in (1e-6, 100.0))
+    assert expected_scores(made(rights, expected=unsure)) == pytest.approx(photos, abs=0.1)
+    moved = 100 / (
+        1 + math.exp(-1.0 * math.sqrt(10 / 16))
+    )  # half of the photos are right: log-odds 0; 10 shots, not 16
+    tables = expected_scores(made(rights, expected=sure))
+    assert tables["coop"] == pytest.approx(2 / (1 / moved + 1 / 75), abs=1e-6)
+    assert tables["zero_shot"] == pytest.approx(photos["zero_shot"])
+    between = expected_scores(made(rights, expected=KNOWN))
+    for method in ("ape_t", "coop"):
+        assert min(photos[method], tables[method]) < between[method] < max(photos[method], tables[method])
+
+
+def test_cheapest_of_those_with_nearly_the_best_expected_score_is_taken():
+    alike = Expected(spread=1e-6, gains={"ape_t": Gain(learned=0.50, novel=0.0), "coop": Gain(learned=0.52, novel=0.0)})
+    apart = alike.model_copy(update={"gains": {**alike.gains, "coop": Gain(learned=0.7, novel=0.0)}})
+    rights = {"zero_shot": (20, 30), "ape_t": (26, 30), "coop": (26, 30)}
+    assert rank(made(rights, expected=alike)).chosen == "ape_t"
+    assert rank(made(rights, expected=alike)).best.method == "coop"
+    assert rank(made(rights, expected=apart)).chosen == "coop"
+    assert (
+        "coop is as good within noise, but is no cheaper." in summary(made(rights, expected=alike, chosen="ape_t"))[1]
+    )
+    assert "it has the best expected score" in summary(made(rights, expected=apart, chosen="coop"))[1]
+
+
+def test_method_of_which_nothing_is_known_is_expected_to_gain_nothing():
+    rights = {"zero_shot": (20, 30), "other": (20, 30)}
+    assert expected_scores(made(rights, expected=KNOWN))["other"] == pytest.approx(60.0)
+
+
+def test_every_default_candidate_that_was_measured_is_known():
+    known = expected_gains(DEFAULT)
+    assert set(DEFAULT) - {"zero_shot", "linear_probe"} == set(known.gains), "linear_probe names no new classes"
+    assert 1 < known.spread < 10
 
 
 def test_clearly_behind_looks_at_shared_trials_only():
