@@ -24,16 +24,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 from documented_numbers import compared
 from expected_gains import GROUNDS, expected
 
-from dear.data.splits import labels_of, restrict
+from dear.data.splits import Half, labels_of
 from dear.engine.run import Reading, train_model
 from dear.engine.workspace import Workspace, silent
 from dear.evaluation.choice import Choice, read_choice
 from dear.evaluation.choice_ranking import Estimate, Ranking, rank
 from dear.evaluation.evaluate import evaluate_items
 from dear.evaluation.results import harmonic_mean
+from dear.evaluation.test_data import items_to_test
 from dear.options.parts import Fit
 from dear.options.reading import check
 from dear.storage.files import write_atomic
@@ -99,12 +101,13 @@ def tested(method: str, options: Fit, workspace: Workspace) -> dict[str, float]:
     cache = options.cache_folder(options.out)
     train_model(job, model, None, reading=Reading(options.workers, cache))
     found = {}
-    for half, purpose in (("base", "default"), ("novel", "novel")):
+    halves: tuple[tuple[Half, str], ...] = (("base", "default"), ("novel", "novel"))
+    for half, purpose in halves:
         labels = labels_of(job.dataset, half)
-        items = restrict(job.dataset.test, labels)
+        items = items_to_test(job.dataset, half, trained_items=job.items)
         novel = half == "novel" and not model.method.needs.novel
         view = (model.plain() if novel else model).for_classes(job.dataset.classes(job.dataset.names_in(labels)))
-        scores = evaluate_items(view, job.dataset, items, half=half, cache=cache, workers=options.workers).scores  # type: ignore[arg-type]
+        scores = evaluate_items(view, job.dataset, items, half=half, cache=cache, workers=options.workers).scores
         found[half] = scores.accuracy[view.readout(purpose)]
     return {**found, "hm": harmonic_mean(found["base"], found["novel"])}
 
@@ -201,6 +204,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
     workspace, folder = Workspace(), asked.out / "cases"
     folder.mkdir(parents=True, exist_ok=True)
     names = [name for name in asked.data.split(",") if name]

@@ -37,6 +37,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "all heads mixed, last 8 layers": {"mask": ["all_mixed"], "first_layer": [5], "text_first_layer": [5]},
 }
 """What differs from the published settings; layers are those of towers with 12. Role maps know the last four layers."""
+BY_CLS = "novel, decoupled"
+"""Accuracy on new classes, read from [CLS] alone."""
 Found = dict[str, dict[str, float]]
 """Accuracies by cell."""
 
@@ -52,20 +54,21 @@ def scores(cells: list[CellResult]) -> Found:
     return found
 
 
-def difference(found: Found, usual: Found, what: str) -> tuple[float, float]:
-    """Mean of the paired differences from the published settings, and its standard error."""
+def difference(found: Found, usual: Found, what: str) -> str:
+    """Mean of the paired differences from the published settings, with its standard error if there are several."""
     pairs = [found[cell][what] - usual[cell][what] for cell in usual]
-    return fmean(pairs), stdev(pairs) / len(pairs) ** 0.5 if len(pairs) > 1 else 0.0
+    error = f" ± {stdev(pairs) / len(pairs) ** 0.5:.1f}" if len(pairs) > 1 else ""
+    return f"{fmean(pairs):+.1f}".replace("-", "−") + error
 
 
 def shown(found: dict[str, Found]) -> str:
     """One row per variant: means, and paired differences from the published settings."""
-    usual, rows = found["published"], []
+    rows = []
     for name, cells in found.items():
-        means = [f"{fmean(cell[what] for cell in cells.values()):.1f}" for what in (*HALVES, "hm")]
-        apart = [difference(cells, usual, what) for what in (*HALVES, "hm")]
-        rows.append((name, *means, *(f"{mean:+.1f} ± {error:.1f}" for mean, error in apart)))
-    return table(("DeAR with", "base", "novel", "HM", "base, difference", "novel, difference", "HM, difference"), rows)
+        means = [f"{fmean(cell[what] for cell in cells.values()):.1f}" for what in (*HALVES, "hm", BY_CLS)]
+        rows.append((name, *means, *(difference(cells, found["published"], what) for what in (*HALVES, "hm"))))
+    heads = ("base", "novel", "HM", "novel by [CLS]", "base, difference", "novel, difference", "HM, difference")
+    return table(("DeAR with", *heads), rows)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+import dear_settings
 from documented_numbers import document
 from which_method import link
 
@@ -261,3 +262,40 @@ def many_classes_table() -> str:
         for one in rows
     ]
     return table(("classes", "method", "training, CPU s", "test, CPU s", "training, MB", "test, MB"), lines)
+
+
+def regret_table() -> str:
+    """The choice of `--method auto` by case: its accuracies on test images, its regret, the best in hindsight."""
+    lines = []
+    for one in document("auto-regret")["cases"]:
+        tests, chosen = one["tests"], one["chosen"]["auto"]
+        best = max(tests, key=lambda name: tests[name]["hm"])
+        accuracies = (f"{tests[chosen][half]:.1f}" for half in ("base", "novel", "hm"))
+        lines.append((
+            one["data"].removeprefix("world-"),
+            str(one["shots"]),
+            f"`{chosen}`",
+            *accuracies,
+            f"{tests['zero_shot']['hm']:.1f}",
+            f"`{best}` {tests[best]['hm']:.1f}",
+            f"{tests[best]['hm'] - tests[chosen]['hm']:.1f}",
+            f"{one['seconds']['search'] / 60:.0f}",
+        ))  # fmt: skip
+    heads = ("photos", "shots", "chosen", "base", "novel", "HM", "plain CLIP", "best in hindsight", "regret", "minutes")
+    return table(heads, lines)
+
+
+def rules_table() -> str:
+    """Mean and largest regret of ways to choose."""
+    found = document("auto-regret")["summary"]
+    names = sorted(found["regret"], key=lambda name: found["regret"][name])
+    lines = [
+        (name, f"{found['regret'][name]:.1f}", f"{found['largest_regret'][name]:.1f}", str(found["tested"][name]))
+        for name in names
+    ]
+    return table(("rule", "mean regret", "largest", "cases"), lines)
+
+
+def dear_settings_table(name: str) -> str:
+    """DeAR with one setting changed: means on validation images, and paired differences from the published ones."""
+    return dear_settings.shown(document(name))

@@ -239,6 +239,11 @@ TABLES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "clip-costs": clip_tables.cost_table,
         "clip-steps": clip_tables.step_table,
     },
+    DOCS / "how-to" / "choose-automatically.md": {"regret": measured.regret_table, "rules": measured.rules_table},
+    DOCS / "explanation" / "dear-on-small-clips.md": {
+        "dear-settings-world": lambda: measured.dear_settings_table("dear-settings-world"),
+        "dear-settings-photographs": lambda: measured.dear_settings_table("dear-settings-photographs"),
+    },
     DOCS / "reference" / "methods.md": {"tuned": measured.tuned_table},
     DOCS / "how-to" / "several-processes.md": {"waiting": measured.waiting_table},
     DOCS / "how-to" / "export-onnx.md": {"onnx": measured.onnx_table},

@@ -98,10 +98,16 @@ def between(text: str, tables: Mapping[str, str]) -> str:
     return text
 
 
+def tables() -> dict[str, str]:
+    """The tables of the page by name."""
+    few = read("few-shot")
+    accuracy = accuracy_table(read("world-tuned"), read("photographs-tuned"), few)
+    return {"accuracy": accuracy, "cost": cost_table(read("world"), few)}
+
+
 def page(text: str) -> str:
     """The page with its tables replaced."""
-    world, photographs, few = read("world"), read("photographs"), read("few-shot")
-    return between(text, {"accuracy": accuracy_table(world, photographs, few), "cost": cost_table(world, few)})
+    return between(text, tables())
 
 
 def main() -> None:
@@ -110,8 +116,7 @@ def main() -> None:
     if parser.parse_args().write:
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     else:
-        world, few = read("world"), read("few-shot")
-        print(accuracy_table(world, read("photographs"), few), cost_table(world, few), sep="\n\n")
+        print(*tables().values(), sep="\n\n")
 
 
 if __name__ == "__main__":
