@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dear.backbone.catalogue import known_can
 from dear.backbone.clip import FrozenClip, short_name
@@ -248,11 +248,6 @@ def check_finite(state: Mapping[str, Tensor]) -> None:
     for name, tensor in state.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise ValueError(f"{name} contains values that are not finite")
-
-
-def state_of(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of all parameters and buffers on the CPU, each in its own type."""
-    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in module.state_dict().items()}
 
 
 def _few(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from html import escape
 from typing import NamedTuple
 
 from dear.reports.colors import LINES, ink_on
-from dear.reports.svg import GRID, LETTER, LIGHT, nice_ticks, svg_document, svg_text, tick_labels
+from dear.reports.svg import GRID, LETTER, LIGHT, grid_lines, nice_ticks, svg_document, svg_text, tick_labels
 
 STRONG, WEAK = LINES[0], "#7d8894"
 BETTER, WORSE, SAME = "#b9d3f5", "#f5c3cb", "#eef1f4"
@@ -86,9 +86,7 @@ def scatter_chart(
         return bottom - (bottom - top) * (value - ticks[0]) / (ticks[-1] - ticks[0])
 
     parts = [svg_text(4, 18, title, weight=600)]
-    for tick, label in zip(ticks, labels, strict=True):
-        parts.append(f'<line x1="{left:.1f}" y1="{y(tick):.1f}" x2="{right}" y2="{y(tick):.1f}" stroke="{GRID}"/>')
-        parts.append(svg_text(left - 6, y(tick) + 4, label, anchor="end", fill=LIGHT))
+    parts += grid_lines([y(tick) for tick in ticks], labels, left, right)
     parts += [svg_text(x(value), bottom + 16, label, anchor="middle", fill=LIGHT) for value, label in x_ticks]
     parts.append(svg_text((left + right) / 2, bottom + 36, x_title, anchor="middle", fill=LIGHT))
     turn = f"rotate(-90 13 {(top + bottom) / 2:.1f})"
