@@ -16,7 +16,7 @@ from dear.reports.compare_page import write_comparison
 from dear.reports.page_sections import Table
 from dear.reports.render import Picture
 from dear.reports.role_page import role_page
-from dear.reports.run_page import ClassBar, ConfusedPair, Confusion, RunPage, Search, run_html
+from dear.reports.run_page import ClassBar, ConfusedPair, Confusion, ExampleSearch, RunPage, run_html
 from dear.reports.sheet import write_found
 from dear.retrieval.search import Ask, Found, Hit
 from dear.roles.examples import Example, Examples
@@ -75,7 +75,9 @@ def run_page() -> RunPage:
         confusion=Confusion(NAMES, shares, "Per cent of each class; rows are true classes, columns are answers."),
         roles=RoleMap.load("world"),
         nearest=[
-            Search(Picture(drawing(3), "query: red star"), {"cls": pictures(8, "0.9"), "color": pictures(8, "0.8")})
+            ExampleSearch(
+                Picture(drawing(3), "query: red star"), {"cls": pictures(8, "0.9"), "color": pictures(8, "0.8")}
+            )
         ],
     )
 

@@ -19,7 +19,7 @@ from dear.evaluation.attempts import attempt
 from dear.evaluation.cell_run import run_cell
 from dear.evaluation.cells import Cell
 from dear.evaluation.results import CellResult
-from dear.methods import plugins as extensions
+from dear.methods.plugins import add_plugins
 from dear.options.parts import Bench
 
 WATCH = 0.5
@@ -38,7 +38,7 @@ def begin_process(threads: int, parent: int, commands: bool = False, added: Adde
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(threads)
     typed(commands).__enter__()  # for good: messages speak as those of the parent do
-    extensions.add(*added)
+    add_plugins(*added)
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def workspace_for(order: Order) -> Workspace:
     if order.name != _RUN:
         _WORKSPACE, _RUN = Workspace(), order.name
         torch.set_num_threads(order.threads)
-        extensions.add(*order.added)
+        add_plugins(*order.added)
     return _WORKSPACE
 
 

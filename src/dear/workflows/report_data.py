@@ -23,7 +23,7 @@ from dear.evaluation.verdict import balance_sentence, sentence
 from dear.methods.base import Output
 from dear.model.model import Model
 from dear.reports.render import Picture
-from dear.reports.run_page import Confusion, MethodChoice, RunPage, Search
+from dear.reports.run_page import Confusion, ExampleSearch, MethodChoice, RunPage
 from dear.reports.run_pictures import (
     SHOWN,
     Answers,
@@ -207,7 +207,7 @@ def _confusion(tested: HalfScores) -> Confusion:
     return Confusion(tested.class_names, shares, "Per cent of each class; rows are true classes, columns are answers.")
 
 
-def _searches(model: Model, dataset: Dataset, items: Sequence[Item], workers: int) -> list[Search]:
+def _searches(model: Model, dataset: Dataset, items: Sequence[Item], workers: int) -> list[ExampleSearch]:
     """For a few queries, the nearest other test images by each kind of feature."""
     if len(items) < 2:
         return []
@@ -242,7 +242,7 @@ def _searches(model: Model, dataset: Dataset, items: Sequence[Item], workers: in
             others = [(chosen[order[row]], score) for row, score in hits if row != query]
             found[kind] = [Picture(small_picture(dataset, item), f"{score:.3f}") for item, score in others[:SHOWN]]
         name = f"query: {dataset.class_names[asked.label]}"
-        searches.append(Search(Picture(small_picture(dataset, asked), name), found))
+        searches.append(ExampleSearch(Picture(small_picture(dataset, asked), name), found))
     return searches
 
 

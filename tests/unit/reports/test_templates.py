@@ -17,7 +17,7 @@ from dear.reports.page_sections import Figure, PageSection, Table, report_page, 
 from dear.reports.render import Picture
 from dear.reports.role_figure import role_figure
 from dear.reports.role_page import role_page
-from dear.reports.run_page import ClassBar, ConfusedPair, Confusion, RunPage, Search, run_html
+from dear.reports.run_page import ClassBar, ConfusedPair, Confusion, ExampleSearch, RunPage, run_html
 from dear.reports.sheet import Sheet, SheetRow, sheet_html, sheet_png, write_found
 from dear.retrieval.search import Ask, Found, Hit
 from dear.roles.examples import Example, Examples
@@ -82,7 +82,7 @@ def run(text):
             examples={text: [picture(text)]},
             confusion=Confusion((text, "b"), {(0, 0): 50.0, (0, 1): 50.0, (1, 1): 100.0}, text),
             roles=evil_map(text),
-            nearest=[Search(picture(text), {text: [picture(text)]})],
+            nearest=[ExampleSearch(picture(text), {text: [picture(text)]})],
         )
     )
 
