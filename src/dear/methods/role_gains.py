@@ -28,11 +28,10 @@ from dear.methods.base import tokens_of
 from dear.methods.dear.config import MaskName, checked_roles
 from dear.methods.dear.method import first_layer
 from dear.methods.dear.roles import roles_for, with_auto_roles
-from dear.roles.groups import groups_of
+from dear.roles.groups import REST, groups_of
 from dear.roles.known import check_roles
 from dear.roles.rolemap import ROLES, RoleMap
 
-REST = "rest"
 BLOCK = 256  # images at once
 MOST_STEPS = 100
 

@@ -22,6 +22,7 @@ from dear.evaluation.test_data import TestData
 from dear.evaluation.verdict import balance_sentence, sentence
 from dear.methods.base import Output
 from dear.model.model import Model
+from dear.progress.stages import WEIGHT
 from dear.reports.render import Picture
 from dear.reports.run_page import Confusion, ExampleSearch, MethodChoice, RunPage
 from dear.reports.run_pictures import (
@@ -42,7 +43,6 @@ from dear.workflows.explained_examples import explained_examples
 INDEXED = 1000
 SMALL = 0.1
 """A loss term below this share of the largest one is shown in a separate chart."""
-WEIGHT = "weight_"
 NO_TERMS = {"lr", "images_per_second"}
 
 
