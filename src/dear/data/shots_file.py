@@ -116,7 +116,7 @@ def _find(path: str, by_id: Mapping[str, Item], ends: Mapping[str, list[Item]]) 
 
 
 def _check(dataset: Dataset, one: ListedImage, item: Item, where: str) -> None:
-    """Refuse an image that the list describes otherwise than the data set does."""
+    """Refuse an image that the list and the data set describe differently."""
     ours = dataset.class_names[item.label]
     if one.label not in (None, item.label) and _plain(one.class_name or "") != _plain(ours):
         raise DataError(

@@ -134,7 +134,7 @@ def _run_protocol(
     before = [looked.done[identity(cell)] for cell in cells if identity(cell) in looked.done]
     rest = [cell for cell in cells if identity(cell) not in looked.done]
 
-    def tell(done: int, result: CellResult) -> None:
+    def report(done: int, result: CellResult) -> None:
         scores = ", ".join(f"{one.data} {one.half} {result.reading(one):.1f}" for one in result.scores[:3])
         name = f"{result.method} {result.variant}".strip()
         left = count(result)
@@ -146,7 +146,7 @@ def _run_protocol(
     found, why = list(before), dict[Cell, str]()
     if rest:
         options = options.model_copy(update={"jobs": min(request.jobs, len(rest))})
-        found += run_grid(rest, options, workspace=workspace, on_cell=tell, refused=why)
+        found += run_grid(rest, options, workspace=workspace, on_cell=report, refused=why)
     if own := [sentence for cell, sentence in why.items() if cell.method in ALWAYS]:
         raise ConfigError(own[0])
     refused.update({cell.method: sentence for cell, sentence in why.items()})

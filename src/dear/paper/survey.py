@@ -168,7 +168,7 @@ class Survey:
 
 
 def survey(request: PaperRequest, find: Callable[[PaperRequest, Cell], CellResult | None] | None = None) -> Survey:
-    """Look, and compute nothing; `find` says what a cell found before, by default as its file alone tells."""
+    """Look, and compute nothing; `find` returns the earlier result of a cell, by default the one in its file."""
     missing = missing_sets(request.sets, request.data_root)
     roles = _expected_roles(request)
     named = methods_of_the_paper() if request.methods is None else request.methods
@@ -253,7 +253,7 @@ def _on_file(request: PaperRequest, cell: Cell) -> CellResult | None:
 
 
 def _expected_roles(request: PaperRequest) -> RoleMap | None:
-    """The role map that a run will use, as far as one can tell without loading the backbone."""
+    """The role map that a run will use, as far as it is known without loading the backbone."""
     if request.roles not in (None, AUTO):
         return RoleMap.load(request.roles)
     wanted = request.clip.removesuffix("-quickgelu")

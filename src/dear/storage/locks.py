@@ -81,7 +81,7 @@ def check_ours(folder: Path, kind: Kind, *, resume: bool, overwrite: bool) -> No
 
 
 def _url(folder: Path) -> str | None:
-    """The address that was given as a path, such as s3://bucket/grid; None for a path, also of a drive such as C:."""
+    """The address that was passed as a path, such as s3://bucket/grid; None for a path, also of a drive such as C:."""
     first, *rest = folder.parts or ("",)
     return f"{first}//{'/'.join(rest)}" if first.endswith(":") and len(first) > 2 and not folder.exists() else None
 
