@@ -118,7 +118,8 @@ class Job:
 
         The latter are of the validation split; of a published data set without one, ImageNet, training images that were
         not sampled; else they are held out from the shots, and with one shot there are none. What will be tested is
-        never used: images that were not sampled if there is no test split; with `validate`, these and the validation split.
+        never used: the images that were not sampled if there is no test split; with `validate`, these and the
+        validation split.
         """
         labels, found = labels_of(self.dataset, self.half), tuple[Item, ...]()
         if not self.validate:
