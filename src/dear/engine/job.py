@@ -248,7 +248,7 @@ def fingerprint(description: Mapping[str, Any]) -> str:
 def changed_settings(description: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a described job that are not the method's defaults; all of them if it is not known here.
 
-    Where folders are is left out: a job is the same wherever they lie.
+    Locations of folders are left out: a job is the same wherever they are.
     """
     settings: dict[str, Any] = description["settings"]
     if description["method"] not in list_methods():

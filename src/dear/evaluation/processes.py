@@ -37,7 +37,7 @@ def begin_process(threads: int, parent: int, commands: bool = False, added: Adde
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(threads)
-    typed(commands).__enter__()  # for good: messages speak as those of the parent do
+    typed(commands).__enter__()  # until the end: messages are worded as those of the parent
     add_plugins(*added)
 
 

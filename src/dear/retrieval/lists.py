@@ -5,7 +5,7 @@ Every kind of feature has an entry in the user's cache, a folder named by a hash
   columns.safetensors    sums (L,): checksum of each list; sample (S, E): features spread evenly over the images
   lists.json             what was built, with checksums of both files
 
-faiss does not check what it reads. Therefore entries lie only in the user's own cache and never in an index, which may
+faiss does not check what it reads. Therefore entries are only in the user's own cache and never in an index, which may
 come from anybody; the part of `lists.faiss` that faiss parses is hashed before faiss opens it, and a list is compared
 with its checksum before it is first searched. A damaged entry is ignored.
 Shapes: N rows, L lists, E joint embedding.

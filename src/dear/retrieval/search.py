@@ -83,7 +83,7 @@ class Ask:
     swap: Mapping[str, Query] = field(default_factory=dict)
     top_k: int = 12
     min_score: float | str | None = None
-    """A least score; "auto" for the proposed one; None to mark what lies below that one."""
+    """A least score; "auto" for the proposed one; None to mark what is below that one."""
 
 
 def find(

@@ -243,7 +243,7 @@ def remove_ours(folder: Path, names: Iterable[str]) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder that lies in one of ours and is never a link; what cannot be removed stays."""
+    """Remove a folder inside of one of ours, which is never a link; what cannot be removed stays."""
     if not folder.is_symlink():
         shutil.rmtree(folder, ignore_errors=True)
 
