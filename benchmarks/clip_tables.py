@@ -10,7 +10,7 @@ from typing import Any
 from documented_numbers import document
 from which_method import link
 
-from dear.backbone.catalogue import Listed, list_known
+from dear.backbone.catalogue import ListedBackbone, list_known
 from dear.backbone.support import Can
 from dear.methods.registry import OWN, get_method
 from dear.storage.markdown import table
@@ -49,7 +49,7 @@ def family_of(name: str) -> str:
 
 def family_table() -> str:
     """What can be done with each family of `dear ls backbones`."""
-    members: dict[str, list[Listed]] = {family: [] for family in FAMILIES}
+    members: dict[str, list[ListedBackbone]] = {family: [] for family in FAMILIES}
     for one in list_known():
         members[family_of(one.name)].append(one)
     head = ("family", "models", "weights", "text layers", "image layers", "image feature", "extra")
@@ -63,7 +63,7 @@ def family_table() -> str:
     return table(head, rows)
 
 
-def _share(found: Sequence[Listed], can: Can) -> str:
+def _share(found: Sequence[ListedBackbone], can: Can) -> str:
     count = sum(can in one.can for one in found)
     return {0: "no", len(found): "yes"}.get(count, f"{count} of {len(found)}")
 

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from dear.retrieval.index import Manifest, Writer, read_index
-from dear.retrieval.search import likeness, score_rows, top
+from dear.retrieval.search import likeness, row_cosines, top
 from dear.retrieval.segments import Stamp
 
 KINDS = ["cls", "color", "shape", "texture", "object", "location"]
@@ -69,7 +69,7 @@ def one_query(folder: Path) -> dict[str, float]:
     index = read_index(folder)
     opened = time.perf_counter()
     assert likeness(index)["color"][1] < 0.1
-    scores = score_rows(index, "color", torch.randn(index.manifest.embed))
+    scores = row_cosines(index, "color", torch.randn(index.manifest.embed))
     best = [index.path(row) for row, _ in top(scores.masked_fill(~index.alive, -2), 12)]
     assert len(best) == 12
     measured = {"open": opened - start, "first query": time.perf_counter() - opened, "megabytes": resident() - before}
@@ -83,7 +83,7 @@ def compared(folder: Path, repeats: int) -> dict[str, float]:
     ours, theirs = [], []
     for turn in range(repeats + 1):
         start = time.perf_counter()
-        scores = score_rows(index, "color", query)
+        scores = row_cosines(index, "color", query)
         middle = time.perf_counter()
         expected = plain @ query
         end = time.perf_counter()

@@ -40,7 +40,7 @@ from dear.retrieval.build_lists import build_lists, default_lists
 from dear.retrieval.encoder import _from_groups
 from dear.retrieval.index import Index, Manifest, Writer, read_index
 from dear.retrieval.lists import Lists, open_lists
-from dear.retrieval.search import score_rows, top
+from dear.retrieval.search import row_cosines, top
 from dear.retrieval.segments import Stamp
 
 NAMES = ["color", "shape", "texture", "object", "location"]
@@ -124,7 +124,7 @@ def compared(index: Index, kind: str, photos: Tensor, texts: Tensor) -> dict[str
     torch.set_num_threads(1)
 
     def exact(query: Tensor) -> list[int]:
-        return [row for row, _ in top(score_rows(index, kind, query).masked_fill(~index.alive, -2), NEAREST)]
+        return [row for row, _ in top(row_cosines(index, kind, query).masked_fill(~index.alive, -2), NEAREST)]
 
     photo_ms, photo_truth = timed(exact, photos)
     text_ms, text_truth = timed(exact, texts)

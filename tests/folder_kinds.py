@@ -31,7 +31,7 @@ from dear.model.load import load
 from dear.model.model import Model
 from dear.options.parts import Bench
 from dear.paper.run import make_paper
-from dear.paper.survey import Order
+from dear.paper.survey import PaperRequest
 from dear.retrieval.index import read_index
 from dear.retrieval.lists import open_lists
 from dear.retrieval.update import update_index
@@ -136,7 +136,7 @@ class Kinds:
         settings: dict[str, Any] = {"kind": "full", "clip": self.name, "pretrained": "random"}
         settings |= {"data_root": self.place / "sets", "roles": str(self.place / "roles.json"), "seeds": (1,)}
         settings |= {"few_shots": (1,), "images": 6, "workers": 1}
-        order = Order(folder, train=TrainSettings(epochs=1, cached_views=0), jobs=1, **settings)
+        order = PaperRequest(folder, train=TrainSettings(epochs=1, cached_views=0), jobs=1, **settings)
         chosen = next((name for name, on in how.items() if on), "refuse")
         return make_paper(order, if_exists=chosen)  # type: ignore[arg-type]
 

@@ -16,9 +16,9 @@ from dear.reports.compare_page import write_comparison
 from dear.reports.page_sections import Table
 from dear.reports.render import Picture
 from dear.reports.role_page import role_page
-from dear.reports.run_page import ClassBar, ConfusedPair, Confusion, RunPage, Search, run_html
-from dear.reports.sheet import write_sheet
-from dear.retrieval.search import Hit
+from dear.reports.run_page import ClassBar, ConfusedPair, Confusion, ExampleSearch, RunPage, run_html
+from dear.reports.sheet import write_found
+from dear.retrieval.search import Ask, Found, Hit
 from dear.roles.examples import Example, Examples
 from dear.roles.rolemap import RoleMap
 from dear.world import Scene, render
@@ -75,7 +75,9 @@ def run_page() -> RunPage:
         confusion=Confusion(NAMES, shares, "Per cent of each class; rows are true classes, columns are answers."),
         roles=RoleMap.load("world"),
         nearest=[
-            Search(Picture(drawing(3), "query: red star"), {"cls": pictures(8, "0.9"), "color": pictures(8, "0.8")})
+            ExampleSearch(
+                Picture(drawing(3), "query: red star"), {"cls": pictures(8, "0.9"), "color": pictures(8, "0.8")}
+            )
         ],
     )
 
@@ -118,7 +120,9 @@ def sheet(folder: Path) -> Path:
     """A contact sheet of a search by an image whose name is long."""
     photo = folder / f"{'a-long-name-without-a-space' * 4}.png"
     drawing(1).save(photo)
-    write_sheet(folder / "sheet.html", "Nearest by color", photo, [Hit(photo, 0.5)] * 7)
+    write_found(
+        folder / "sheet.html", Ask(image=photo), [Found("color", "Nearest by color", (Hit(photo, 0.5),) * 7, 0.0)]
+    )
     return folder / "sheet.html"
 
 
@@ -126,7 +130,11 @@ def text_sheet(folder: Path) -> Path:
     """A contact sheet of a search by words."""
     photo = folder / "one.png"
     drawing(1).save(photo)
-    write_sheet(folder / "words.html", "Nearest by color", "a striped star", [Hit(photo, 0.5)] * 7)
+    write_found(
+        folder / "words.html",
+        Ask(text="a striped star"),
+        [Found("color", "Nearest by color", (Hit(photo, 0.5),) * 7, 0.0)],
+    )
     return folder / "words.html"
 
 

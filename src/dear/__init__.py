@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from dear.workflows.train import fit
     from dear.workflows.world import pretrain_world, preview_world, score_world
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _HOMES = {
     "Batch": "dear.methods.base",

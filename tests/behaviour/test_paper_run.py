@@ -15,7 +15,7 @@ from dear.engine.workspace import Workspace
 from dear.errors import ConfigError, DearWarning, OverwriteError, RoleMapError
 from dear.evaluation.shared_model import GRIDS
 from dear.paper.run import make_paper
-from dear.paper.survey import Order, describe_plan, survey
+from dear.paper.survey import PaperRequest, describe_plan, survey
 from helpers import varied_roles
 from papers import tiny_eurosat, tiny_imagenet
 
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.xdist_group("paper_run")  # one finished paper for all
 
 
 @pytest.fixture(scope="module")
-def order(tmp_path_factory, tiny_folders, tiny_clips) -> Order:
+def order(tmp_path_factory, tiny_folders, tiny_clips) -> PaperRequest:
     """Of a paper whose ImageNet, ImageNetV2 and EuroSAT are there."""
     folder = tmp_path_factory.mktemp("paper")
     tiny_imagenet(folder / "data")
     tiny_eurosat(folder / "data")
     roles = folder / "roles.json"
     varied_roles(tiny_clips["shallow"]).save(roles)
-    return Order(
+    return PaperRequest(
         folder / "out",
         kind="full",
         clip=f"local-dir:{tiny_folders['shallow']}",

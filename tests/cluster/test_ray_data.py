@@ -60,7 +60,7 @@ def test_an_index_made_on_a_cluster_is_that_of_one_process(ray, shards, tiny_fol
 def test_moments_of_a_cluster_are_those_of_one_process(ray, tiny_folders, tmp_path, monkeypatch):
     monkeypatch.setattr(on_ray, "LEAST", on_ray.ROUND)
     clip = dear.load_clip(f"local-dir:{tiny_folders['plain']}", "random")
-    images, source = images_from("world", 2000), on_ray.Source("world", 2000, None)
+    images, source = images_from("world", 2000), on_ray.ImageSource("world", 2000, None)
     local = collect_moments(clip, images, first_layer=1)
     parts = tmp_path / on_ray.PARTS
     killing = killing_one(lambda: any(one.name.isdecimal() for one in parts.glob("*")))
@@ -79,7 +79,7 @@ def test_moments_of_a_cluster_are_those_of_one_process(ray, tiny_folders, tmp_pa
 def test_what_nodes_cannot_do_is_one_sentence(ray, shards, clip, model, tmp_path):
     with pytest.raises(ConfigError, match="A model in memory cannot be sent to a cluster"):
         dear.index_images(shards, tmp_path / "a", run=model, on="ray")
-    images, elsewhere = images_from("world", 10), on_ray.Source("world", 9, None)
+    images, elsewhere = images_from("world", 10), on_ray.ImageSource("world", 9, None)
     fewer = pytest.raises(ClusterError, match="A node sees fewer images than this machine")
     with locked(tmp_path / "b", "discovery"), fewer:
         on_ray.collect_on(Cluster(ray), clip, images, elsewhere, first_layer=1, out=tmp_path / "b")

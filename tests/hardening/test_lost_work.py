@@ -62,13 +62,13 @@ def test_a_grid_is_replaced_only_by_a_whole_one(photos, tiny_folders, tmp_path, 
 @pytest.mark.covers("D2")
 def test_a_paper_leaves_tables_and_figures_alone_that_are_not_its_own(tmp_path):
     from dear.paper.run import make_paper
-    from dear.paper.survey import Order
+    from dear.paper.survey import PaperRequest
 
     for name in ("tables", "figures"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine.txt").write_text("mine")
     with pytest.raises(OverwriteError, match="already contains other files"):
-        make_paper(Order(tmp_path), if_exists="overwrite")
+        make_paper(PaperRequest(tmp_path), if_exists="overwrite")
     assert (tmp_path / "tables" / "mine.txt").exists()
     assert (tmp_path / "figures" / "mine.txt").exists()
 

@@ -33,7 +33,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Answers:
+class PhotoAnswers:
     """Answers for all photos, with a sentence about what they rest on."""
 
     answers: tuple[Answer, ...]
@@ -51,7 +51,7 @@ class Answers:
 
 def predict_photos(
     studio: Studio, session: Session, paths: Sequence[str | Path] | None, classes: str | None, reject: bool = True
-) -> Answers:
+) -> PhotoAnswers:
     """Classify dropped photos among the session's classes, or among those typed in."""
     photos, names = dropped(paths), typed_classes(classes)
     if names is not None and len(names) == 1:
@@ -69,7 +69,7 @@ def predict_photos(
         label = NONE if one.labels == () else one.label
         bars = tuple((name, 100 * probability) for name, probability in one.top)
         answers.append(Answer(Picture(thumbnail(opened(photo)), photo.name), label, bars))
-    return Answers(tuple(answers), basis(studio, session, model, typed=names is not None, reject=rule.reject))
+    return PhotoAnswers(tuple(answers), basis(studio, session, model, typed=names is not None, reject=rule.reject))
 
 
 def basis(studio: Studio, session: Session, model: Model, *, typed: bool, reject: bool) -> str:

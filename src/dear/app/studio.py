@@ -55,7 +55,7 @@ class Session:
 
 
 @dataclass(frozen=True, eq=False)
-class Search:
+class OpenIndex:
     """An index, and what makes features for it."""
 
     index: Index
@@ -71,7 +71,7 @@ class Studio:
     note: str = ""
     """A sentence for the top of the page."""
     roles: RoleMap | None = None
-    search: Search | None = None
+    search: OpenIndex | None = None
     report: Path | None = None
     photos: RunPhotos | None = None
     """The photos that the run was trained and tested on; None if they are unknown."""

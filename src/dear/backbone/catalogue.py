@@ -15,7 +15,7 @@ TABLE = "backbones.json"
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedBackbone:
     """A backbone that can be loaded by its name."""
 
     name: str
@@ -37,7 +37,7 @@ class Listed:
         return {**self.__dict__, "tags": list(self.tags), "can": can}
 
 
-def list_known() -> list[Listed]:
+def list_known() -> list[ListedBackbone]:
     """Every backbone that has weights, in the order of `list_backbones`."""
     table = _table()
     return [_listed(name, tags, table[name]) for name, tags in list_backbones().items() if name in table]
@@ -62,5 +62,5 @@ def _can(row: dict[str, Any]) -> frozenset[Can]:
     return frozenset({Can.FEATURES, Can.WORDS, *(Can(one) for one in row["layers"])})
 
 
-def _listed(name: str, tags: tuple[str, ...], row: dict[str, Any]) -> Listed:
-    return Listed(name, tags, _can(row), row["pool"], row["pixels"], row["parameters"], row["extra"])
+def _listed(name: str, tags: tuple[str, ...], row: dict[str, Any]) -> ListedBackbone:
+    return ListedBackbone(name, tags, _can(row), row["pool"], row["pixels"], row["parameters"], row["extra"])

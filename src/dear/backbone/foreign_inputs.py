@@ -27,7 +27,6 @@ INPUT_FILES = (IMAGES, PROCESSOR, TOKENIZER_CONFIG, TOKENIZER, VOCABULARY, MERGE
 CLIP_WORDS = 49408
 """Size of the vocabulary of CLIP's own tokenizer."""
 INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}
-Three = tuple[float, float, float]
 
 
 def read_json(path: Path) -> dict[str, Any]:

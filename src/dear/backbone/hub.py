@@ -102,7 +102,7 @@ def check_online(wanted: Wanted) -> None:
     if setting is None:
         return
     raise HubError(
-        f"{wanted.what} is not in the cache {constants.HF_HUB_CACHE}, and {setting} forbids to download it: unset "
+        f"{wanted.what} is not in the cache {constants.HF_HUB_CACHE}, and {setting} forbids downloading it: unset "
         f"{setting.partition('=')[0]}, or {_by_hand(wanted, wanted.page)}."
     )
 

@@ -280,7 +280,7 @@ def _is_listed(name: str, pretrained: str | None) -> bool:
 
 
 def _origin(name: str, pretrained: str | None, foreign: Foreign | None) -> Origin | None:
-    """The hub repository of a backbone's weights, with what the hub's cache knows of it."""
+    """The hub repository of a backbone's weights, with what the hub's cache records about it."""
     if foreign and name.startswith("hf-hub:") and pretrained != RANDOM:
         return origin_of(name.removeprefix("hf-hub:"), CONFIG)
     wanted = None if pretrained == RANDOM else _wanted(name, pretrained)

@@ -15,7 +15,7 @@ from dear.backbone.rows import Rows
 PackingFor = Callable[[Rows], Packing | None]
 
 
-class Passage:
+class LayerRows:
     """Rows between two layers. They are packed again only if an edit changes more than the shared rows."""
 
     def __init__(self, rows: Rows, dtype: torch.dtype, packing_for: PackingFor, *, causal: bool = True) -> None:

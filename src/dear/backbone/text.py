@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dear.backbone.layer_kinds import layer_of
 from dear.backbone.layers import Layer
 from dear.backbone.packed import Packing, packing_of
-from dear.backbone.packed_rows import Passage
+from dear.backbone.packed_rows import LayerRows
 from dear.backbone.precision import tower_precision, wide
 from dear.backbone.rows import Rows
 from dear.errors import BackboneError, ClassListError
@@ -27,7 +27,7 @@ from dear.progress.stages import stage
 
 Edit = Callable[[int, Rows], Rows]
 """Function from a layer's number and its input to a changed input."""
-Projection = Tensor | nn.Linear | None
+TextProjection = Tensor | nn.Linear | None
 CACHED_TOKENIZATIONS = 16
 PLACES = ("X", "a", "the", "photo")
 """Words that are tried as placeholders."""
@@ -116,9 +116,9 @@ class TextTower:
         return norm
 
     @property
-    def projection(self) -> Projection:
+    def projection(self) -> TextProjection:
         """The frozen projection, (D, E), or a module; None if there is none."""
-        projection: Projection = self._text.text_projection
+        projection: TextProjection = self._text.text_projection
         return projection
 
     @property
@@ -264,17 +264,17 @@ class TextTower:
     ) -> Rows:
         """Rows after layers `first`..`last` (by default all); `edit` changes the input of each layer."""
         layers = self.layers if layers is None else layers
-        return self._passage(rows, layers[: len(layers) if last is None else last], first, edit).rows
+        return self._through_layers(rows, layers[: len(layers) if last is None else last], first, edit).rows
 
-    def _passage(self, rows: Rows, layers: Sequence[Layer], first: int, edit: Edit | None) -> Passage:
+    def _through_layers(self, rows: Rows, layers: Sequence[Layer], first: int, edit: Edit | None) -> LayerRows:
         """Run all layers from `first` on."""
-        passage = Passage(rows, self.dtype, self._packing, causal=self.causal)
+        between = LayerRows(rows, self.dtype, self._packing, causal=self.causal)
         for number in range(first, len(layers) + 1):
             if edit:
-                passage.edited(edit(number, passage.rows).to(self.dtype))
+                between.edited(edit(number, between.rows).to(self.dtype))
             with tower_precision(self.device):
-                passage.through(layers[number - 1])
-        return passage
+                between.through(layers[number - 1])
+        return between
 
     def _packing(self, rows: Rows) -> Packing | None:
         """How to pack rows; None if packing saves too little or would lose rows that are attended to."""
@@ -290,21 +290,21 @@ class TextTower:
         edit: Edit | None = None,
         layers: Sequence[Layer] | None = None,
         norm: nn.Module | None = None,
-        projection: Projection = None,
+        projection: TextProjection = None,
     ) -> Tensor:
         """Class features (C, E) in fp32, unnormalised, from the input of layer `first`.
 
         The last layer is computed for the end rows only.
         """
         layers = self.layers if layers is None else layers
-        passage = self._passage(rows, layers[:-1], first, edit)
+        between = self._through_layers(rows, layers[:-1], first, edit)
         if edit:
-            passage.edited(edit(len(layers), passage.rows).to(self.dtype))
+            between.edited(edit(len(layers), between.rows).to(self.dtype))
         with tower_precision(self.device):
-            end = (norm or self._text.ln_final)(passage.end(layers[-1]).to(self.dtype))
+            end = (norm or self._text.ln_final)(between.end(layers[-1]).to(self.dtype))
         return self._project(wide(end), projection)
 
-    def _project(self, end_CD: Tensor, projection: Projection) -> Tensor:
+    def _project(self, end_CD: Tensor, projection: TextProjection) -> Tensor:
         frozen = self._text.text_projection if projection is None else projection
         if frozen is None:
             return end_CD

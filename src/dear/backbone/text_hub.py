@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dear.backbone.layers import Layer
 from dear.backbone.precision import tower_precision, wide
 from dear.backbone.rows import Rows
-from dear.backbone.text import Edit, Projection, TextTower, TokenizedPrompts
+from dear.backbone.text import Edit, TextProjection, TextTower, TokenizedPrompts
 from dear.errors import BackboneError
 
 HUB_POOL = "hub"
@@ -86,7 +86,7 @@ class HubTextTower(TextTower):
         edit: Edit | None = None,
         layers: Sequence[Layer] | None = None,
         norm: nn.Module | None = None,
-        projection: Projection = None,
+        projection: TextProjection = None,
     ) -> Tensor:
         """Class features (C, E) in fp32, unnormalised, from embedded prompts."""
         if first != 1 or edit or layers:

@@ -1,4 +1,4 @@
-"""The `dear` command: few verbs, one-line errors, results on stdout, talk on stderr."""
+"""The `dear` command: few verbs, one-line errors, results on stdout, progress and remarks on stderr."""
 
 from __future__ import annotations
 
@@ -163,12 +163,12 @@ class _Verbs(Group):
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             loaded = self.commands.is_loaded(sys.argv[1:])
-            sys.stderr.write(f"\ndear: stopped; {_go_on(self) if loaded else 'nothing was done'}.\n")
+            sys.stderr.write(f"\ndear: stopped; {_after_stop(self) if loaded else 'nothing was done'}.\n")
             raise typer.Exit(128 + stop.signal if isinstance(stop, Terminated) else 130) from None
 
 
-def _go_on(command: Any) -> str:
-    """What is kept after a stop and what to do: not every command has --resume."""
+def _after_stop(command: Any) -> str:
+    """What was saved before a stop, and what to type next: not every command has --resume."""
     for word in sys.argv[1:]:
         command = getattr(command, "commands", {}).get(word, command)
     if not any("--resume" in parameter.opts for parameter in command.params):
@@ -179,7 +179,7 @@ def _go_on(command: Any) -> str:
 
 
 def _is_unsaved(words: Sequence[str]) -> bool:
-    """Whether the run or grid that these words write has neither a checkpoint nor a result."""
+    """Whether the run or grid of a command with these words has neither a checkpoint nor a result."""
     named = [word.partition("=")[2] for word in words if word.startswith("--out=")]
     named += [after for word, after in pairwise(words) if word == "--out"]
     patterns = {"run": ["*.safetensors"], "grid": ["cells/*.json", "runs/**/*.safetensors"]}
@@ -251,6 +251,6 @@ def _run() -> None:
         where, why = str(error.filename or "A file")[:1000], error.strerror or error
         say(
             f"dear: {where} cannot be read or written ({why}): what was done so far is kept; free some space or check "
-            f"the permissions, and {_go_on(typer.main.get_command(app))}."
+            f"the permissions, and {_after_stop(typer.main.get_command(app))}."
         )
     sys.exit(2)

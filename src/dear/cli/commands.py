@@ -72,7 +72,7 @@ def single_command(
 def _extend(files: list[Path] | tuple[()], catalogs: list[Path] | tuple[()]) -> None:
     """Execute the files of --import and read those of --catalog, before any other option is looked at."""
     if files or catalogs:
-        from dear.workflows.plugins import add_plugins
+        from dear.methods.plugins import add_plugins
 
         add_plugins(files, catalogs)
 

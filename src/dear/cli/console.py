@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from dear.errors import typed
 from dear.progress.display import Above, Bars, Lines, is_first, is_terminal
-from dear.progress.stages import duration, heard_by, stage, time_left
+from dear.progress.stages import duration, heard_by, time_left
 from dear.storage.files import shown
 
 if TYPE_CHECKING:
@@ -46,13 +46,6 @@ def columns(rows: Sequence[tuple[str, ...]]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
-
-
-@contextmanager
-def progress_bar(what: str, total: int = 0) -> Iterator[Callable[..., None]]:
-    """A stage for work that opens none itself; call with the number done, and the number of all if it is news."""
-    with stage(what, total) as advance:
-        yield lambda done, of=None: advance(done, total=of or total)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dear.options.commands import Export
 
 def export(options: Export) -> None:
     """Write an adapter as ONNX files, which run without torch, or class features for them."""
-    from dear.workflows.export import Listed, export_class_features, write_export
+    from dear.workflows.export import ExportClasses, export_class_features, write_export
     from dear.workflows.predict import chosen_classes
 
     names = chosen_classes(options.classes, options.names)
@@ -19,7 +19,7 @@ def export(options: Export) -> None:
         found = write_export(
             options.run,
             options.onnx,
-            Listed(names, options.template, options.descriptions),
+            ExportClasses(names, options.template, options.descriptions),
             int8=options.int8,
             fp16=options.fp16,
             threads=options.threads,

@@ -1,4 +1,4 @@
-"""Tasks of Ray: what each one knows of the run that it belongs to, how it begins on a node, and how it ends.
+"""Tasks of Ray: what each one knows about its run, how it begins on a node, and how it ends.
 
 A task is started again if its worker or node dies. An error of ours is returned as a value and never tried again.
 """
@@ -26,7 +26,7 @@ Added = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Order(NamedTuple):
-    """What a task knows of the run that it belongs to."""
+    """What a task knows about its run."""
 
     name: str
     """Names the run."""

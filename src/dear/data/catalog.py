@@ -21,7 +21,7 @@ from dear.data.images import content_of, open_image
 from dear.data.packed import image_mark
 from dear.data.prompts import DEFAULT_TEMPLATE
 from dear.data.readers import (
-    Read,
+    ReaderResult,
     read_aircraft,
     read_class_folders,
     read_imagenet,
@@ -150,12 +150,12 @@ def open_files(path: Path, template: str | None = None) -> Dataset:
     return replace(_dataset(shown(where.name), read, template or DEFAULT_TEMPLATE, images.joinpath), source=str(where))
 
 
-def read_declared(one: Declaration, root: Path) -> Read:
+def read_declared(one: Declaration, root: Path) -> ReaderResult:
     """Read the image lists of a declared data set, without opening any image."""
     folder = (one.base or root) / one.folder
     if not is_folder(folder):
         raise DataError(f"{one.title} is not in {one.base or root}: put it in {folder}. {one.how_to_get}".rstrip())
-    readers: dict[str, Callable[[], Read]] = {
+    readers: dict[str, Callable[[], ReaderResult]] = {
         "split file": lambda: read_split_file(folder / (one.split_file or ""), one.rename),
         "imagenet": lambda: read_imagenet(folder),
         "imagenet folders": lambda: read_imagenet_variant(folder, one.images),
@@ -176,7 +176,7 @@ def open_declared(one: Declaration, root: Path, template: str | None = None) -> 
     return replace(dataset, source=one.name, root=None if one.base else str(root.resolve()))
 
 
-def _dataset(name: str, read: Read, template: str, path_of: Callable[[str], Path]) -> Dataset:
+def _dataset(name: str, read: ReaderResult, template: str, path_of: Callable[[str], Path]) -> Dataset:
     def open_item(item_id: str) -> Image.Image:
         return open_image(path_of(item_id))
 

@@ -21,7 +21,7 @@ PATHS, LABELS = ("path", "file", "image", "filename"), ("label", "class", "class
 """Accepted names of the columns of a CSV list."""
 
 
-class Read(NamedTuple):
+class ReaderResult(NamedTuple):
     """Result of a reader: class names in label order, and items whose ids are paths below the image folder."""
 
     class_names: tuple[str, ...]
@@ -30,7 +30,7 @@ class Read(NamedTuple):
     test: tuple[Item, ...] = ()
 
 
-def read_split_file(path: Path, rename: Mapping[str, str] | None = None) -> Read:
+def read_split_file(path: Path, rename: Mapping[str, str] | None = None) -> ReaderResult:
     """Read CoOp's `split_zhou_*.json`: for each split, rows of path, label and class name."""
     content = _json(path)
     names: dict[int, str] = {}
@@ -46,38 +46,38 @@ def read_split_file(path: Path, rename: Mapping[str, str] | None = None) -> Read
     class_names = tuple((rename or {}).get(names[label], names[label]) for label in sorted(names))
     if sorted(names) != list(range(len(names))):
         raise DataError(f"{path} numbers its classes with gaps: labels must go from 0 to {len(names) - 1}.")
-    return Read(class_names, *(in_order(splits[split]) for split in ("train", "val", "test")))
+    return ReaderResult(class_names, *(in_order(splits[split]) for split in ("train", "val", "test")))
 
 
 def _is_split_row(row: Any) -> bool:
     return isinstance(row, list) and [type(one) for one in row] == [str, int, str]
 
 
-def read_imagenet(folder: Path) -> Read:
+def read_imagenet(folder: Path) -> ReaderResult:
     """Read ImageNet: `images/train` and `images/val` with one folder per class, named in `classnames.txt`."""
     names = read_class_names(folder / "classnames.txt")
     folders = sorted(names)
     train, test = (_class_folders(folder / "images", part, folders) for part in ("train", "val"))
-    return Read(tuple(names[f] for f in folders), train=train, test=test)
+    return ReaderResult(tuple(names[f] for f in folders), train=train, test=test)
 
 
-def read_imagenet_variant(folder: Path, images: str) -> Read:
+def read_imagenet_variant(folder: Path, images: str) -> ReaderResult:
     """Read a test set with ImageNet's class folders, or some of them; classes without a folder are left out."""
     names = read_class_names(folder / "classnames.txt")
     present = [f for f in sorted(names) if (folder / images / f).is_dir()]
     if not present:
         raise DataError(f"{folder / images} has none of the class folders of classnames.txt: extract the images there.")
-    return Read(tuple(names[f] for f in present), test=_class_folders(folder, images, present, keep_part=False))
+    return ReaderResult(tuple(names[f] for f in present), test=_class_folders(folder, images, present, keep_part=False))
 
 
-def read_imagenet_numbered(folder: Path, images: str) -> Read:
+def read_imagenet_numbered(folder: Path, images: str) -> ReaderResult:
     """Read ImageNetV2: class folders are numbers in the order of `classnames.txt`."""
     names = read_class_names(folder / "classnames.txt")
     numbers = [str(label) for label in range(len(names))]
-    return Read(tuple(names.values()), test=_class_folders(folder, images, numbers, keep_part=False))
+    return ReaderResult(tuple(names.values()), test=_class_folders(folder, images, numbers, keep_part=False))
 
 
-def read_aircraft(folder: Path) -> Read:
+def read_aircraft(folder: Path) -> ReaderResult:
     """Read FGVCAircraft: `variants.txt` and `images_variant_{train,val,test}.txt`."""
     names = _lines(folder / "variants.txt")
     place = {name: number for number, name in enumerate(names)}
@@ -91,10 +91,10 @@ def read_aircraft(folder: Path) -> Read:
             raise DataError(
                 f"{path} names a variant that is missing in variants.txt: extract both files again."
             ) from None
-    return Read(tuple(names), *splits)
+    return ReaderResult(tuple(names), *splits)
 
 
-def read_class_folders(folder: Path) -> Read:
+def read_class_folders(folder: Path) -> ReaderResult:
     """Read a folder of class folders, named after their classes; all images are candidates for training and testing.
 
     If it contains `train` and `test` (and `val`) folders, each of them contains class folders.
@@ -103,7 +103,7 @@ def read_class_folders(folder: Path) -> Read:
     if "train" in parts and "test" in parts:
         names = sorted({f.name for part in parts for f in (folder / part).iterdir() if _is_class(f)})
         splits = {part: _class_folders(folder, part, names) for part in parts}
-        return Read(spoken(names), **splits)
+        return ReaderResult(spoken(names), **splits)
     names = sorted(f.name for f in folder.iterdir() if _is_class(f))
     if len(names) == 1:
         raise DataError(f"{folder} has only one class folder, {names[0]}: add a folder for every other class.")
@@ -112,10 +112,10 @@ def read_class_folders(folder: Path) -> Read:
             f"{folder} is not a folder of class folders: put the images of each class into a folder with its name."
         )
     items = _class_folders(folder.parent, folder.name, names, keep_part=False)
-    return Read(spoken(names), train=items)
+    return ReaderResult(spoken(names), train=items)
 
 
-def read_list(path: Path) -> Read:
+def read_list(path: Path) -> ReaderResult:
     """Read a CSV or JSON list of (path, label): labels are class names, paths are relative to the list's folder."""
     rows = _json(path) if path.suffix.lower() == ".json" else _csv(path)
     try:
@@ -129,7 +129,7 @@ def read_list(path: Path) -> Read:
         raise DataError(f"{path} names {len(names)} class(es): at least 2 are needed.")
     _refuse_same(names, f"labels in {path}")
     place = {label: number for number, label in enumerate(names)}
-    return Read(tuple(names), train=in_order([Item(image, place[label]) for image, label in pairs]))
+    return ReaderResult(tuple(names), train=in_order([Item(image, place[label]) for image, label in pairs]))
 
 
 def _pair(row: Any) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dear.data.dataset import Item, in_order
 from dear.data.images import ImageList, content_of, folder_images, is_image_name, open_image
 from dear.data.packed import PARQUET, SHARDS, TAR, Shard, file_mark, is_shard, open_shard
-from dear.data.readers import LABELS, Read, spoken
+from dear.data.readers import LABELS, ReaderResult, spoken
 from dear.errors import DataError, DearWarning
 from dear.storage.files import MEGABYTE, is_file, is_folder, shown
 
@@ -205,7 +205,7 @@ def _in_json(text: str) -> str | int | None:
 class PackedData(NamedTuple):
     """A labelled data set in shards: what a reader returns, and where the image of each id is."""
 
-    read: Read
+    read: ReaderResult
     paths: Mapping[str, Path]
 
 
@@ -239,7 +239,7 @@ def read_packed(files: Sequence[Path]) -> PackedData:
                 f"{shown(files[0])} has the label {shown(unknown[0])[:80]!r}, which is not one of its classes."
             )
         splits[split] = in_order([Item(_id(one, folder, paths, copies), number[folder]) for one, folder in pairs])
-    return PackedData(Read(spoken(folders, "classes"), **splits), paths)
+    return PackedData(ReaderResult(spoken(folders, "classes"), **splits), paths)
 
 
 def splits_of(files: Sequence[Path]) -> list[str]:

@@ -19,7 +19,7 @@ LARGEST = 64 * MEGABYTE
 """CoOp's sample of 16 images of each of ImageNet's classes has about 2 MB."""
 
 
-class Listed(NamedTuple):
+class ListedImage(NamedTuple):
     """One image of a list: its path, its hash ("" if unknown), and its label and class name if the list has them."""
 
     path: str
@@ -31,11 +31,11 @@ class Listed(NamedTuple):
 class ShotList(NamedTuple):
     """The images of a file, and the number of shots that they were sampled with."""
 
-    images: tuple[Listed, ...]
+    images: tuple[ListedImage, ...]
     shots: int
 
 
-def placed(file: Path, dataset: Dataset, shots: int, seed: int) -> Path:
+def filled_path(file: Path, dataset: Dataset, shots: int, seed: int) -> Path:
     """The path with {data}, {shots} and {seed} filled in."""
     text = str(file)
     for place, value in {"{data}": dataset.name, "{shots}": str(shots), "{seed}": str(seed)}.items():
@@ -68,9 +68,9 @@ def read_shot_list(file: Path) -> ShotList:
         raise DataError(f"The list of shots {where} cannot be read ({error.strerror or error}).") from None
     if file.suffix.lower() == ".json":
         sample = Shots.from_json(content, where=where)
-        return ShotList(tuple(Listed(path, hashed) for path, _, hashed in sample.items), sample.shots)
+        return ShotList(tuple(ListedImage(path, hashed) for path, _, hashed in sample.items), sample.shots)
     images = tuple(
-        Listed(one.path.replace("\\", "/"), "", one.label, one.class_name)
+        ListedImage(one.path.replace("\\", "/"), "", one.label, one.class_name)
         for one in read_coop_shots(content, where=where)
     )
     if not images:
@@ -79,7 +79,7 @@ def read_shot_list(file: Path) -> ShotList:
     return ShotList(images, int(named[1]) if named else max(Counter(one.label for one in images).values()))
 
 
-def _matched(dataset: Dataset, images: tuple[Listed, ...], where: str) -> tuple[Item, ...]:
+def _matched(dataset: Dataset, images: tuple[ListedImage, ...], where: str) -> tuple[Item, ...]:
     """The data set's own items of these images."""
     by_id = {item.id: item for item in dataset.train}
     ends = _ends(by_id)
@@ -115,8 +115,8 @@ def _find(path: str, by_id: Mapping[str, Item], ends: Mapping[str, list[Item]]) 
     return longer[0] if len(longer) == 1 else None
 
 
-def _check(dataset: Dataset, one: Listed, item: Item, where: str) -> None:
-    """Refuse an image that the list describes otherwise than the data set does."""
+def _check(dataset: Dataset, one: ListedImage, item: Item, where: str) -> None:
+    """Refuse an image that the list and the data set describe differently."""
     ours = dataset.class_names[item.label]
     if one.label not in (None, item.label) and _plain(one.class_name or "") != _plain(ours):
         raise DataError(

@@ -7,16 +7,16 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from dear.data.dataset import Dataset, Item, in_order
 from dear.errors import ConfigError, DataError
+from dear.options.fields import Half as Half
 from dear.storage.documents import FORMAT, SEAL, VERSION, Document
 from dear.storage.files import letters, sha256
 
-Half = Literal["all", "base", "novel"]
 FEWEST_TESTED, FEWEST_DIVIDED = 2, 4
 """A class has at least this number of test images; a class with fewer than `FEWEST_DIVIDED` images is not divided."""
 

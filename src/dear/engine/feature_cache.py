@@ -54,7 +54,7 @@ _clock: ContextVar[list[float] | None] = ContextVar("clock", default=None)
 def encoding_clock() -> Iterator[Callable[[], float]]:
     """Yield a function that returns the seconds spent on filling caches since the `with` block began.
 
-    What is in a cache serves everyone who comes later, so whoever comes first should not be charged for it.
+    What is in a cache serves all later methods, so the first one should not be charged for it.
     """
     spent: list[float] = []
     token = _clock.set(spent)

@@ -40,7 +40,7 @@ def draw_for(
 ) -> Draw | None:
     """Features of the training images, for methods that use them before or after training; None for all others.
 
-    If as many views are cached as the method passes over, those are taken.
+    If as many views are cached as the method passes over, those are used.
     """
     method, recipe = model.method, job.resolved
     if not (method.overrides("begin") or method.overrides("finish")):

@@ -117,8 +117,9 @@ class Job:
         """Images to train on, and images to choose on.
 
         The latter are of the validation split; of a published data set without one, ImageNet, training images that were
-        not drawn; else they are held out from the shots, and with one shot there are none. What will be tested is never
-        taken: undrawn images where there is no test split, and those and the validation split with `validate`.
+        not sampled; else they are held out from the shots, and with one shot there are none. What will be tested is
+        never used: the images that were not sampled if there is no test split; with `validate`, these and the
+        validation split.
         """
         labels, found = labels_of(self.dataset, self.half), tuple[Item, ...]()
         if not self.validate:
@@ -247,7 +248,7 @@ def fingerprint(description: Mapping[str, Any]) -> str:
 def changed_settings(description: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a described job that are not the method's defaults; all of them if it is not known here.
 
-    Where folders are is left out: a job is the same wherever they lie.
+    Locations of folders are left out: a job is the same wherever they are.
     """
     settings: dict[str, Any] = description["settings"]
     if description["method"] not in list_methods():

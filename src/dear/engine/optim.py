@@ -94,7 +94,7 @@ class Best:
         self.sums: dict[str, Tensor] = state
 
     def add(self, epochs: int, state: Mapping[str, Tensor], ranks: Ranks) -> None:
-        """Look at the state after a number of epochs, by the first process's eyes; of equal ones the first is kept."""
+        """Rate the state after a number of epochs in the first process; of equal ones the first is stored."""
         score = float(ranks.gather(json.dumps(self._judge()))[0])
         if self.found is None or score > self.found[0]:
             self.found = [score, epochs]

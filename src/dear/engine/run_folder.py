@@ -170,7 +170,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         return []
     rows: list[dict[str, Any]] = []
     for line in documents.read_text(path, error=DataError).splitlines():
-        with suppress(DataError):  # a torn line tells of no step
+        with suppress(DataError):  # a torn line has no step
             row = documents.parse(line, where=str(path), what="a log", error=DataError)
             if isinstance(row, dict):
                 rows.append({name: value for name, value in row.items() if _is_finite(value)})
@@ -206,7 +206,7 @@ class StepLog:
 
 
 def _step_of(line: bytes) -> float:
-    """The step a line tells of; a torn line tells of none."""
+    """The step of a line; infinity for a torn line."""
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):

@@ -15,7 +15,7 @@ from dear.data.descriptions import with_descriptions
 from dear.data.images import passed_over_sentence
 from dear.data.names import unspoken_sentence
 from dear.data.open import open_dataset, own_clip
-from dear.data.shots_file import listed_shots, placed
+from dear.data.shots_file import filled_path, listed_shots
 from dear.data.splits import Half, labels_of, restrict, span
 from dear.engine.job import Job, make_job, prepared
 from dear.engine.ranks import local_device
@@ -126,7 +126,7 @@ class Workspace:
         """The training images that a shots file lists; None without a file."""
         if file is None:
             return None
-        place = placed(file, dataset, shots, seed)
+        place = filled_path(file, dataset, shots, seed)
         key = ("listed", place, dataset.source, dataset.root, dataset.added, shots, half)
         return self.remember(key, lambda: listed_shots(dataset, place, shots=shots, half=half))
 

@@ -43,7 +43,7 @@ class Cell:
 
     @property
     def slug(self) -> str:
-        """A file name of its own; if letters had to be replaced, a hash tells it from others."""
+        """A file name of its own; if letters had to be replaced, a hash distinguishes it from others."""
         variant = f"-{self.variant}" if self.variant else ""
         plain = f"{self.method}{variant}-{self.data}-{self.shots}shots-seed{self.seed}"
         safe = "".join(letter if letter.isalnum() or letter in "-_=.," else "_" for letter in plain)[:LONGEST_NAME]

@@ -19,7 +19,7 @@ from dear.evaluation.attempts import attempt
 from dear.evaluation.cell_run import run_cell
 from dear.evaluation.cells import Cell
 from dear.evaluation.results import CellResult
-from dear.methods import plugins as extensions
+from dear.methods.plugins import add_plugins
 from dear.options.parts import Bench
 
 WATCH = 0.5
@@ -37,8 +37,8 @@ def begin_process(threads: int, parent: int, commands: bool = False, added: Adde
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(threads)
-    typed(commands).__enter__()  # for good: messages speak as those of the parent do
-    extensions.add(*added)
+    typed(commands).__enter__()  # until the end: messages are worded as those of the parent
+    add_plugins(*added)
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def workspace_for(order: Order) -> Workspace:
     if order.name != _RUN:
         _WORKSPACE, _RUN = Workspace(), order.name
         torch.set_num_threads(order.threads)
-        extensions.add(*order.added)
+        add_plugins(*order.added)
     return _WORKSPACE
 
 

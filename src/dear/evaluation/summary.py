@@ -13,6 +13,8 @@ from dear.evaluation.statistics import Stat, mean_and_std
 from dear.options.fields import RecipeName
 
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+HEADS = {"base": "base", "novel": "novel", "hm": "HM"}
+"""Columns as tables and pages write them."""
 HM_NOTE = (
     "HM is the harmonic mean of the mean base and the mean novel accuracy, as published; its deviation is that of the "
     "HM of each seed."

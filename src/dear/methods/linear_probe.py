@@ -129,7 +129,7 @@ class LinearProbe(Method[ProbeConfig]):
     about = About(
         citation="Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021",
         year=2021,
-        touches="a classifier in the place of the text",
+        touches="a classifier instead of the text",
         parameters=None,
         trained="513 per class",
         code="KaiyangZhou/CoOp ff61507, folder lpclip",

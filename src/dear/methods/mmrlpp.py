@@ -59,7 +59,7 @@ class MMRLppConfig(MMRLConfig):
     """Rank of the projection's difference from CLIP's."""
 
 
-class LowRank(nn.Module):
+class LowRankMap(nn.Module):
     """A layer's difference from the tower's map, and its bias."""
 
     def __init__(self, start: nn.Linear, rank: int, generator: torch.Generator) -> None:
@@ -72,7 +72,7 @@ class LowRank(nn.Module):
 class Aligners(nn.ModuleList):
     """One map for all layers of a tower, and each layer's difference from it."""
 
-    def __init__(self, layers: Iterable[LowRank], weight: Tensor) -> None:
+    def __init__(self, layers: Iterable[LowRankMap], weight: Tensor) -> None:
         super().__init__(layers)
         self.weight = nn.Parameter(weight)
 
@@ -114,13 +114,13 @@ class MMRLpp(MMRL):
 
     def _aligners(self, width: int, count: int, generator: torch.Generator) -> Aligners:
         start = random_linear(generator, self.config.width, width)
-        return Aligners((LowRank(start, self.config.rank, generator) for _ in range(count)), start.weight.detach())
+        return Aligners((LowRankMap(start, self.config.rank, generator) for _ in range(count)), start.weight.detach())
 
     def mapped(self, maps: nn.ModuleList, place: int) -> Tensor:
         """The tokens of one layer, (n, Dv) or (n, Dt)."""
         own = maps[place]
         assert isinstance(maps, Aligners)
-        assert isinstance(own, LowRank)
+        assert isinstance(own, LowRankMap)
         return F.linear(self.tokens, maps.weight + own.A @ own.B, own.bias)
 
     def token_projection(self, clip: FrozenClip) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -73,8 +74,8 @@ def added() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(map(str, _IMPORTED)), tuple(map(str, added_catalogs()))
 
 
-def add(files: tuple[str, ...], catalogs: tuple[str, ...]) -> None:
-    """Add files and catalogues, in another process."""
+def add_plugins(files: Sequence[str | Path], catalogs: Sequence[str | Path]) -> None:
+    """Execute Python files with methods, and read catalogues of data sets."""
     for file in files:
         import_methods(file)
     for catalog in catalogs:

@@ -10,7 +10,6 @@ Shapes: B images, N training images, G groups (the last has all other contributi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -26,14 +25,13 @@ from dear.data.prompts import ClassList
 from dear.errors import ConfigError
 from dear.methods.api import About, Batch, Can, Draw, Method, Needs, Output, Reading, Recipe, Resource, Settings, unit
 from dear.methods.base import tokens_of
-from dear.methods.dear.config import MaskName
+from dear.methods.dear.config import MaskName, checked_roles
 from dear.methods.dear.method import first_layer
 from dear.methods.dear.roles import roles_for, with_auto_roles
-from dear.roles.groups import groups_of
+from dear.roles.groups import REST, groups_of
 from dear.roles.known import check_roles
 from dear.roles.rolemap import ROLES, RoleMap
 
-REST = "rest"
 BLOCK = 256  # images at once
 MOST_STEPS = 100
 
@@ -51,12 +49,7 @@ class RoleGainsConfig(Settings):
     mask: MaskName = Field(default="roles", exclude=True)
     """Variant of the map, for ablations."""
 
-    @field_validator("roles")
-    @classmethod
-    def _is_a_map_or_names_one(cls, roles: Any) -> Any:
-        if roles is not None and not isinstance(roles, str | Path | RoleMap):
-            raise ValueError(f"a role map is a RoleMap, a path or a name, not a {type(roles).__name__}")
-        return roles
+    _roles = field_validator("roles")(checked_roles)
 
 
 class RoleGains(Method[RoleGainsConfig]):

@@ -30,7 +30,7 @@ class Tuned(Settings):
     """Number of epochs."""
 
     def recipe(self, own: Recipe) -> Recipe:
-        """The recipe of a method whose own recipe is given.
+        """The tuned recipe of a method, from its own recipe.
 
         An own learning rate is scaled to the shared batch size: linearly for SGD, by the square root for Adam.
         """

@@ -63,8 +63,8 @@ def fit_calibration(logits_NC: Tensor, labels_N: Tensor, source: str) -> Calibra
         label_bias=bias,
         images=len(labels),
         source=source,
-        ece_before=error_of(before, labels),
-        ece_after=error_of(after, labels),
+        ece_before=answer_calibration_error(before, labels),
+        ece_after=answer_calibration_error(after, labels),
     )
 
 
@@ -98,7 +98,7 @@ def fit_labels(logits_NC: Tensor, labels_N: Tensor) -> tuple[float, float]:
     return scale, float(found.x[1] - found.x[0] * mean / spread)
 
 
-def error_of(probabilities_NC: Tensor, labels_N: Tensor) -> float:
+def answer_calibration_error(probabilities_NC: Tensor, labels_N: Tensor) -> float:
     """Expected calibration error of the answers, with 15 bins of equal width."""
     confidence, picks = probabilities_NC.max(1)
     return calibration_error(confidence, picks == labels_N)

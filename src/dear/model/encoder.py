@@ -15,7 +15,7 @@ CLOSE = 1e-5
 """Largest relative difference between logits and products of embeddings and class features."""
 
 
-class Encoder(NamedTuple):
+class ImageEncoder(NamedTuple):
     """Images to embeddings: `module(images) @ class_features(model).T` are the logits of every class list."""
 
     module: Baked
@@ -29,7 +29,7 @@ class Encoder(NamedTuple):
 
 
 @torch.no_grad()
-def image_encoder(model: Model, images: Tensor) -> Encoder | None:
+def image_encoder(model: Model, images: Tensor) -> ImageEncoder | None:
     """The image encoder of a model, or None if its logits are not products of embeddings and class features.
 
     If logits are linear in the class features, the unit vectors as class features give the embedding itself. Whether
@@ -46,13 +46,13 @@ def image_encoder(model: Model, images: Tensor) -> Encoder | None:
             for one in leaves
         ]
         module = Baked(model.clip, model.method, tree_unflatten(unit_vectors, spec), model.names()).eval()
-        found = Encoder(module, place)
+        found = ImageEncoder(module, place)
         if _fits(found, views, images):
             return found
     return None
 
 
-def _fits(encoder: Encoder, views: tuple[Model, ...], images: Tensor) -> bool:
+def _fits(encoder: ImageEncoder, views: tuple[Model, ...], images: Tensor) -> bool:
     """Whether the products are the logits of all views."""
     try:
         embedding_BE = encoder.module(images)

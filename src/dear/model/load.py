@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dear.backbone.catalogue import known_can
 from dear.backbone.clip import FrozenClip, short_name
@@ -34,7 +34,7 @@ from dear.methods.resource import resource_fields
 from dear.methods.zero_shot import ZeroShot
 from dear.model.artefact import TENSORS, BackboneEntry, Manifest, identity, read_adapter, read_manifest
 from dear.model.hub_adapter import HubAdapter, fetch_adapter, on_hub, refuse_local_paths
-from dear.model.memory import is_want_of_memory
+from dear.model.memory import is_out_of_memory
 from dear.model.model import Model
 from dear.roles.rolemap import RoleMap
 from dear.storage.files import as_folder
@@ -67,7 +67,7 @@ def make_method(
     try:
         return cls(clip, config, seed=seed, files=files, companions=made)
     except (RuntimeError, MemoryError) as error:
-        if isinstance(error, DearError) or not is_want_of_memory(error):
+        if isinstance(error, DearError) or not is_out_of_memory(error):
             raise
         raise ConfigError(f"{name} does not fit into memory with these settings: choose smaller ones.") from error
 
@@ -248,11 +248,6 @@ def check_finite(state: Mapping[str, Tensor]) -> None:
     for name, tensor in state.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise ValueError(f"{name} contains values that are not finite")
-
-
-def state_of(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of all parameters and buffers on the CPU, each in its own type."""
-    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in module.state_dict().items()}
 
 
 def _few(names: Sequence[str]) -> str:

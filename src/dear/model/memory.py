@@ -1,4 +1,4 @@
-"""Recognise a want of memory, whoever reports it."""
+"""Recognise errors that mean that memory is exhausted, from whichever library they come."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ SIGNS = ("can't allocate memory", "not enough memory", "Storage size calculation
 """Parts of torch's messages on a CPU, where it has no error class for it."""
 
 
-def is_want_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that a tensor does not fit into memory."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(sign in str(error) for sign in SIGNS)

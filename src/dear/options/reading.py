@@ -143,7 +143,7 @@ def check(
     problems: Sequence[str] = (),
     hint: str = "",
 ) -> AnyOptions:
-    """The options, or one error with a sentence for each problem; `spell` writes a name as it was given."""
+    """The options, or one error with a sentence for each problem; `spell` writes a name as the user did."""
     sentences = list(problems)
     empty = model.__new__(model)
     try:

@@ -78,7 +78,7 @@ def _few_shot_says(summary: Summary, shots: Sequence[str]) -> tuple[str, ...]:
     if plain is not None:
         above = [shot for shot, value in zip(shots, curve, strict=True) if value > plain.mean]
         says.append(
-            f"In the paper DeAR lies above the other methods at every number of shots; here its average lies above "
+            f"In the paper DeAR is above the other methods at every number of shots; here its average is above "
             f"plain CLIP ({plain.mean:.2f}) at {len(above)} of {len(shots)}: {', '.join(above) or 'none'}."
         )
     return tuple(says)

@@ -33,7 +33,7 @@ from dear.paper.plan import (
     cells_by_protocol,
     identity,
 )
-from dear.paper.survey import MEASURES, Order, Survey, missing_sets, survey
+from dear.paper.survey import MEASURES, PaperRequest, Survey, missing_sets, survey
 from dear.progress.stages import duration, stage
 from dear.roles.rolemap import LAST_LAYERS, RoleMap
 from dear.storage.files import write_atomic
@@ -42,45 +42,45 @@ from dear.storage.locks import check_ours, remove_leftovers, remove_ours
 Say = Callable[[str], None]
 
 
-def make_paper(order: Order, say: Say = lambda remark: None, *, if_exists: IfExists = "resume") -> Path:
+def make_paper(request: PaperRequest, say: Say = lambda remark: None, *, if_exists: IfExists = "resume") -> Path:
     """Run everything that is not done, and write the report; returns the page's path; a share has no report.
 
     Whatever can be refused is refused before anything is written or, with `overwrite`, removed.
     """
     resume, overwrite = if_exists == "resume", if_exists == "overwrite"
-    check_ours(order.out, "paper", resume=resume, overwrite=overwrite)
-    clip = load_clip(order.clip, order.pretrained, local_device(order.device))
-    roles = _roles(order, clip)
-    missing_sets(order.sets, order.data_root)
-    with connected(order.on) if order.on else nullcontext(), locked_for(order.cells, order.out, "paper"):
-        check_ours(order.out, "paper", resume=resume, overwrite=overwrite)  # another one may just have ended
-        return _run_locked(order, clip, roles, say, overwrite=overwrite)
+    check_ours(request.out, "paper", resume=resume, overwrite=overwrite)
+    clip = load_clip(request.clip, request.pretrained, local_device(request.device))
+    roles = _roles(request, clip)
+    missing_sets(request.sets, request.data_root)
+    with connected(request.on) if request.on else nullcontext(), locked_for(request.cells, request.out, "paper"):
+        check_ours(request.out, "paper", resume=resume, overwrite=overwrite)  # another one may just have ended
+        return _run_locked(request, clip, roles, say, overwrite=overwrite)
 
 
-def _run_locked(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, overwrite: bool) -> Path:
+def _run_locked(request: PaperRequest, clip: FrozenClip, roles: RoleMap, say: Say, *, overwrite: bool) -> Path:
     """Run a paper in a locked folder."""
-    _prepare(order.out, overwrite=overwrite)
+    _prepare(request.out, overwrite=overwrite)
     workspace = Workspace()
-    looked = survey(order, lambda order, cell: done_before(cell, order.options(cell.protocol), workspace))
+    looked = survey(request, lambda request, cell: done_before(cell, request.options(cell.protocol), workspace))
     for name, how in looked.missing.items():
         say(f"missing {name}: {how}")
     say(looked.cost.sentence())
     results: list[CellResult] = []
     refused: dict[str, str] = {}
     found = Findings(
-        kind=order.kind,
-        sets=order.sets,
+        kind=request.kind,
+        sets=request.sets,
         experiments=looked.experiments,
         results=results,
-        setting=order.sentence(),
+        setting=request.sentence(),
         roles=roles,
-        assigned_heads=order.clip == WORLD,
+        assigned_heads=request.clip == WORLD,
         missing=looked.missing,
         refused=refused,
     )
-    planned = _share_of_each(cells_by_protocol(looked.experiments), order.cells)
+    planned = _share_of_each(cells_by_protocol(looked.experiments), request.cells)
     waiting = [cell for cells in planned.values() for cell in cells if identity(cell) not in looked.done]
-    pace = RemainingTime((cell.method for cell in waiting), order.jobs)
+    pace = RemainingTime((cell.method for cell in waiting), request.jobs)
     with stage("cells", looked.cost.cells, done=looked.cost.done, outer=True) as advance:
 
         def after_cell(result: CellResult) -> float | None:
@@ -89,15 +89,15 @@ def _run_locked(order: Order, clip: FrozenClip, roles: RoleMap, say: Say, *, ove
             return pace.left() if pace.waiting else None
 
         for protocol, cells in planned.items():
-            results += _run_protocol(order, protocol, cells, looked, workspace, say, refused, after_cell)
-            if order.cells is None:
-                write_paper(order.out, found)
-    if order.cells is not None:
-        say(f"share {order.cells}: {len(results)} cells done; after all shares, add {option(resume=True)} instead.")
-        return order.out
-    write_paper(order.out, _measured(order, clip, roles, found, say))
-    shutil.rmtree(order.out / OLD, ignore_errors=True)
-    return order.out / PAGE
+            results += _run_protocol(request, protocol, cells, looked, workspace, say, refused, after_cell)
+            if request.cells is None:
+                write_paper(request.out, found)
+    if request.cells is not None:
+        say(f"share {request.cells}: {len(results)} cells done; after all shares, add {option(resume=True)} instead.")
+        return request.out
+    write_paper(request.out, _measured(request, clip, roles, found, say))
+    shutil.rmtree(request.out / OLD, ignore_errors=True)
+    return request.out / PAGE
 
 
 def _share_of_each(planned: dict[Protocol, list[Cell]], share: str | None) -> dict[Protocol, list[Cell]]:
@@ -120,7 +120,7 @@ def _prepare(out: Path, *, overwrite: bool) -> None:
 
 
 def _run_protocol(
-    order: Order,
+    request: PaperRequest,
     protocol: Protocol,
     cells: Sequence[Cell],
     looked: Survey,
@@ -130,11 +130,11 @@ def _run_protocol(
     count: Callable[[CellResult], float | None],
 ) -> list[CellResult]:
     """What is done is there already; the rest runs, several at a time. A method that refuses is put into `refused`."""
-    options = order.options(protocol)
+    options = request.options(protocol)
     before = [looked.done[identity(cell)] for cell in cells if identity(cell) in looked.done]
     rest = [cell for cell in cells if identity(cell) not in looked.done]
 
-    def tell(done: int, result: CellResult) -> None:
+    def report(done: int, result: CellResult) -> None:
         scores = ", ".join(f"{one.data} {one.half} {result.reading(one):.1f}" for one in result.scores[:3])
         name = f"{result.method} {result.variant}".strip()
         left = count(result)
@@ -145,46 +145,46 @@ def _run_protocol(
 
     found, why = list(before), dict[Cell, str]()
     if rest:
-        options = options.model_copy(update={"jobs": min(order.jobs, len(rest))})
-        found += run_grid(rest, options, workspace=workspace, on_cell=tell, refused=why)
+        options = options.model_copy(update={"jobs": min(request.jobs, len(rest))})
+        found += run_grid(rest, options, workspace=workspace, on_cell=report, refused=why)
     if own := [sentence for cell, sentence in why.items() if cell.method in ALWAYS]:
         raise ConfigError(own[0])
     refused.update({cell.method: sentence for cell, sentence in why.items()})
     by_identity = {identity(result): result for result in found}
     ordered = [by_identity[identity(cell)] for cell in cells if identity(cell) in by_identity]
-    if order.cells is not None:
+    if request.cells is not None:
         return ordered
     write_atomic(options.out / "table.csv", to_csv(ordered).encode())
     write_atomic(options.out / "table.md", to_markdown(ordered).encode())
     return ordered
 
 
-def _measured(order: Order, clip: FrozenClip, roles: RoleMap, found: Findings, say: Say) -> Findings:
+def _measured(request: PaperRequest, clip: FrozenClip, roles: RoleMap, found: Findings, say: Say) -> Findings:
     """The findings with searches and ablations, where the data set they need is there."""
     runs = {one.key: one for one in found.experiments if not one.blocked}
     if not {"figure-3", "mean-ablation"} & runs.keys():
         return found
-    gallery = _gallery(order)
-    folder = order.out / MEASURES
+    gallery = _gallery(request)
+    folder = request.out / MEASURES
     if "mean-ablation" in runs:
         say(f"mean-ablation on {len(gallery.images):,} images")
-        ablation = cached_ablation(folder / "ablation.json", clip, roles, gallery, workers=order.workers)
+        ablation = cached_ablation(folder / "ablation.json", clip, roles, gallery, workers=request.workers)
         found = replace(found, ablation=ablation)
     if "figure-3" in runs:
         say(f"searches among {len(gallery.images):,} images")
         cell = runs["figure-3"].cells[0]
-        model = load(order.options(cell.protocol).out / RUNS / cell.slug, clip)
-        retrieval = cached_retrieval(folder / "retrieval.json", model, gallery, workers=order.workers)
+        model = load(request.options(cell.protocol).out / RUNS / cell.slug, clip)
+        retrieval = cached_retrieval(folder / "retrieval.json", model, gallery, workers=request.workers)
         found = replace(found, retrieval=retrieval, gallery=gallery)
     return found
 
 
-def _gallery(order: Order) -> Gallery:
-    if order.kind == "mini":
-        return world_gallery(order.images)
-    return dataset_gallery(open_dataset(order.sets.source, order.data_root), order.images)
+def _gallery(request: PaperRequest) -> Gallery:
+    if request.kind == "mini":
+        return world_gallery(request.images)
+    return dataset_gallery(open_dataset(request.sets.source, request.data_root), request.images)
 
 
-def _roles(order: Order, clip: FrozenClip) -> RoleMap:
+def _roles(request: PaperRequest, clip: FrozenClip) -> RoleMap:
     first = max(1, clip.geometry.vision_layers - LAST_LAYERS + 1)
-    return roles_for(clip, order.roles, first_layer=first)
+    return roles_for(clip, request.roles, first_layer=first)

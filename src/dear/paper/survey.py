@@ -49,7 +49,7 @@ GUESSED = {"mini": 0.16, "full": 0.25}
 
 
 @dataclass(frozen=True)
-class Order:
+class PaperRequest:
     """What was asked for. The defaults are those of the mini paper."""
 
     out: Path
@@ -167,28 +167,28 @@ class Survey:
     cost: Cost
 
 
-def survey(order: Order, find: Callable[[Order, Cell], CellResult | None] | None = None) -> Survey:
-    """Look, and compute nothing; `find` says what a cell found before, by default as its file alone tells."""
-    missing = missing_sets(order.sets, order.data_root)
-    roles = _expected_roles(order)
-    named = methods_of_the_paper() if order.methods is None else order.methods
+def survey(request: PaperRequest, find: Callable[[PaperRequest, Cell], CellResult | None] | None = None) -> Survey:
+    """Look, and compute nothing; `find` returns the earlier result of a cell, by default the one in its file."""
+    missing = missing_sets(request.sets, request.data_root)
+    roles = _expected_roles(request)
+    named = methods_of_the_paper() if request.methods is None else request.methods
     scale = Scale(
-        order.seeds,
-        order.few_shots,
-        order.roles,
+        request.seeds,
+        request.few_shots,
+        request.roles,
         roles is None or _has_entropies(roles),
         methods=named,
-        as_printed=order.methods is None,
+        as_printed=request.methods is None,
     )
-    there = [name for name in order.sets.all if name not in missing]
-    experiments = chosen(plan_paper(order.sets, scale, there), order.only)
+    there = [name for name in request.sets.all if name not in missing]
+    experiments = chosen(plan_paper(request.sets, scale, there), request.only)
     cells = [cell for found in cells_by_protocol(experiments).values() for cell in found]
-    found = {identity(cell): (find or _on_file)(order, cell) for cell in cells}
+    found = {identity(cell): (find or _on_file)(request, cell) for cell in cells}
     done = {key: result for key, result in found.items() if result is not None}
-    return Survey(experiments, missing, done, estimate(order, cells, done.values()))
+    return Survey(experiments, missing, done, estimate(request, cells, done.values()))
 
 
-def estimate(order: Order, cells: Sequence[Cell], done: Iterable[CellResult]) -> Cost:
+def estimate(request: PaperRequest, cells: Sequence[Cell], done: Iterable[CellResult]) -> Cost:
     """The cost of what is left, from what the cells that are done took."""
     finished = list(done)
     keys = {identity(result) for result in finished}
@@ -197,10 +197,10 @@ def estimate(order: Order, cells: Sequence[Cell], done: Iterable[CellResult]) ->
     return Cost(
         cells=len(cells),
         done=len(finished),
-        steps_left=sum(steps_of(cell, order.epochs_of(cell)) for cell in cells if identity(cell) not in keys),
-        seconds_a_step=a_step or GUESSED[order.kind],
+        steps_left=sum(steps_of(cell, request.epochs_of(cell)) for cell in cells if identity(cell) not in keys),
+        seconds_a_step=a_step or GUESSED[request.kind],
         measured=bool(a_step),
-        jobs=order.jobs,
+        jobs=request.jobs,
     )
 
 
@@ -223,7 +223,7 @@ def missing_sets(sets: Sets, root: Path | None) -> dict[str, str]:
     return found
 
 
-def describe_plan(order: Order, looked: Survey) -> str:
+def describe_plan(request: PaperRequest, looked: Survey) -> str:
     """The plan as text: every table and figure, how many of its cells are done, and what is missing."""
     lines = []
     for one in looked.experiments:
@@ -233,30 +233,30 @@ def describe_plan(order: Order, looked: Survey) -> str:
         lacks = f"; without {', '.join(one.lacks)}" if one.lacks and not one.blocked else ""
         lines.append(f"{one.title} ({one.key}): {state}{lacks}")
     lines += [f"missing {name}: {how}" for name, how in looked.missing.items()]
-    if _expected_roles(order) is None:
+    if _expected_roles(request) is None:
         lines.append(
-            f"missing: a role map for {order.clip}; make one with 'dear roles discover' and give it by "
+            f"missing: a role map for {request.clip}; make one with 'dear roles discover' and give it by "
             f"{option(roles='MAP')}"
         )
     return "\n".join([*lines, looked.cost.sentence()])
 
 
-def _on_file(order: Order, cell: Cell) -> CellResult | None:
+def _on_file(request: PaperRequest, cell: Cell) -> CellResult | None:
     """A cell's result if its file seems to be of the same setting; only loading the backbone would make it sure."""
-    path = order.options(cell.protocol).out / CELLS / f"{cell.slug}.json"
+    path = request.options(cell.protocol).out / CELLS / f"{cell.slug}.json"
     try:
         found = CellResult.read(path)
     except (OSError, UnicodeDecodeError, DearError):
         return None
-    same = found.cached_views == order.cached_views and found.epochs in (None, order.epochs_of(cell))
+    same = found.cached_views == request.cached_views and found.epochs in (None, request.epochs_of(cell))
     return found if same and identity(found) == identity(cell) else None
 
 
-def _expected_roles(order: Order) -> RoleMap | None:
-    """The role map that a run will use, as far as one can tell without loading the backbone."""
-    if order.roles not in (None, AUTO):
-        return RoleMap.load(order.roles)
-    wanted = order.clip.removesuffix("-quickgelu")
+def _expected_roles(request: PaperRequest) -> RoleMap | None:
+    """The role map that a run will use, as far as it is known without loading the backbone."""
+    if request.roles not in (None, AUTO):
+        return RoleMap.load(request.roles)
+    wanted = request.clip.removesuffix("-quickgelu")
     try:
         maps = shipped_maps()
     except RoleMapError:

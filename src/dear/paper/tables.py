@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dear.evaluation.published import AVERAGE, Quantity, published_table, readout_variant
 from dear.evaluation.results import CellResult
 from dear.evaluation.statistics import Stat
-from dear.evaluation.summary import HM_NOTE, Row, Summary, by_section, summarise
+from dear.evaluation.summary import HEADS, HM_NOTE, Row, Summary, by_section, summarise
 from dear.paper.numbers import (
     QUANTITIES,
     average_text,
@@ -27,7 +27,6 @@ from dear.reports.page_sections import PageSection, Table, Value
 
 ZERO_SHOT, DEAR = Row("zero_shot", ""), Row("dear", "")
 NAMES = {ZERO_SHOT: "CLIP, zero-shot", DEAR: "DeAR"}
-HEADS = {"base": "base", "novel": "novel", "hm": "HM"}
 PERCENT = "Top-1 accuracy in per cent, mean ± sample standard deviation over seeds."
 ONE_SEED = "Top-1 accuracy in per cent, of one seed: the spread is unknown."
 BRACKETS = "[In brackets]: the HM computed from the paper's base and novel, where the printed HM differs."

@@ -23,9 +23,10 @@ MOST = 3
 """Facts in a line of a log."""
 BEAT = 30.0
 """Seconds between the lines of a log, or of a command without a terminal."""
+WEIGHT = "weight_"
+"""Beginning of the names of a method's learned weights, among the numbers of a step."""
 
 _FACTS = ("step", "steps", "epoch", "lr", "skipped", "images_per_second", "problems", "total")
-_WEIGHT = "weight_"
 
 
 @dataclass(eq=False)
@@ -66,7 +67,7 @@ class Stage:
         """Facts besides the count, the most important first; loss terms have their own names."""
         facts = self.facts
         numbers = {name: one for name, one in facts.items() if name not in _FACTS and isinstance(one, int | float)}
-        terms = sorted(numbers, key=lambda name: name.startswith(_WEIGHT))
+        terms = sorted(numbers, key=lambda name: name.startswith(WEIGHT))
         return [
             *([f"loss {facts['total']:.3f}"] if "total" in facts else []),
             *([f"epoch {facts['epoch']}"] if "epoch" in facts else []),

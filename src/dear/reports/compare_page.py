@@ -13,7 +13,7 @@ from dear.evaluation.deviations import earlier_notes
 from dear.evaluation.paper_numbers import PAPER_SHOTS
 from dear.evaluation.published import PublishedEntry
 from dear.evaluation.role_map_notes import UsedMap, used_maps
-from dear.evaluation.summary import HM_NOTE, Row
+from dear.evaluation.summary import HEADS, HM_NOTE, Row
 from dear.evaluation.tables import no_formula, training_image_notes
 from dear.progress.stages import duration
 from dear.reports.compare_data import Comparison, known, label
@@ -25,7 +25,6 @@ from dear.storage.files import write_atomic
 
 PAGE, TEXT, ROWS, JSON, PAIRS = "compare.html", "compare.md", "compare.csv", "compare.json", "compare-pairs.csv"
 FILES = (PAGE, TEXT, ROWS, JSON, PAIRS)
-HEADS = {"base": "base", "novel": "novel", "hm": "HM"}
 PROTOCOLS = {"base-to-novel": "base-to-novel", "few-shot": "few-shot learning"}
 BESIDE_INTERVALS = (
     " The test is corrected for the number of pairs and the intervals are not, so the interval of a blue dot may "

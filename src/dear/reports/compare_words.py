@@ -20,7 +20,7 @@ CHEAPEST = (
     ("parameters", "trains the fewest parameters", "tie for the fewest parameters"),
     ("seconds", "takes the least time", "tie for the least time"),
 )
-"""Costs, and what is said of the one method with the least, or of several."""
+"""Costs, and the words for the one method with the least, or for several."""
 GOALS = {
     "hm": ("For trained and new classes together", "HM (harmonic mean of base and novel accuracy)"),
     "base": ("For the trained classes alone", "base accuracy"),

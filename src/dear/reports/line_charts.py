@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from dear.reports.colors import LINES
-from dear.reports.svg import GRID, LETTER, LIGHT, nice_ticks, round_step, svg_document, svg_text, tick_labels
+from dear.reports.svg import (
+    LETTER,
+    LIGHT,
+    grid_lines,
+    nice_ticks,
+    round_step,
+    svg_document,
+    svg_text,
+    tick_labels,
+)
 
 DASHES = ("", "7 3", "2 2", "9 3 2 3", "12 4", "4 2")
 """Lines also differ in their dashes, for people and printers that do not distinguish their colours."""
@@ -46,9 +55,7 @@ def line_chart(
         return bottom - (bottom - top) * (value - ticks[0]) / (ticks[-1] - ticks[0])
 
     parts = [svg_text(4, 18, title, weight=600)]
-    for tick, label in zip(ticks, labels, strict=True):
-        parts.append(f'<line x1="{left:.1f}" y1="{y(tick):.1f}" x2="{right}" y2="{y(tick):.1f}" stroke="{GRID}"/>')
-        parts.append(svg_text(left - 6, y(tick) + 4, label, anchor="end", fill=LIGHT))
+    parts += grid_lines([y(tick) for tick in ticks], labels, left, right)
     named = spread_labels(x_labels, right - left)
     parts += [svg_text(x(i), bottom + 16, x_labels[i], anchor="middle", fill=LIGHT) for i in named]
     parts.append(svg_text((left + right) / 2, bottom + 34, x_title, anchor="middle", fill=LIGHT))

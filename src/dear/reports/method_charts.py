@@ -8,7 +8,7 @@ from html import escape
 from typing import NamedTuple
 
 from dear.reports.colors import LINES, ink_on
-from dear.reports.svg import GRID, LETTER, LIGHT, nice_ticks, svg_document, svg_text, tick_labels
+from dear.reports.svg import GRID, LETTER, LIGHT, grid_lines, nice_ticks, svg_document, svg_text, tick_labels
 
 STRONG, WEAK = LINES[0], "#7d8894"
 BETTER, WORSE, SAME = "#b9d3f5", "#f5c3cb", "#eef1f4"
@@ -19,7 +19,7 @@ DOT = 4
 """Radius of a dot in pixels."""
 AWAY = (8, 16, 24, 36, 48, 64, 80)
 """Distances of a label from its dot in pixels, the preferred one first."""
-Box = tuple[float, float, float, float]
+Bounds = tuple[float, float, float, float]
 """Left, top, right and bottom of a rectangle."""
 
 
@@ -86,9 +86,7 @@ def scatter_chart(
         return bottom - (bottom - top) * (value - ticks[0]) / (ticks[-1] - ticks[0])
 
     parts = [svg_text(4, 18, title, weight=600)]
-    for tick, label in zip(ticks, labels, strict=True):
-        parts.append(f'<line x1="{left:.1f}" y1="{y(tick):.1f}" x2="{right}" y2="{y(tick):.1f}" stroke="{GRID}"/>')
-        parts.append(svg_text(left - 6, y(tick) + 4, label, anchor="end", fill=LIGHT))
+    parts += grid_lines([y(tick) for tick in ticks], labels, left, right)
     parts += [svg_text(x(value), bottom + 16, label, anchor="middle", fill=LIGHT) for value, label in x_ticks]
     parts.append(svg_text((left + right) / 2, bottom + 36, x_title, anchor="middle", fill=LIGHT))
     turn = f"rotate(-90 13 {(top + bottom) / 2:.1f})"
@@ -192,7 +190,7 @@ def _dot(x: float, y: float, ink: str, hint: str) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{DOT}" {look}><title>{escape(hint)}</title></circle>'
 
 
-def _label(text: str, x: float, y: float, frame: Box, taken: list[Box]) -> str:
+def _label(text: str, x: float, y: float, frame: Bounds, taken: list[Bounds]) -> str:
     """The label of a point at the nearest position that is free and within the frame, joined to the dot if it is far.
 
     If no position is free, the one that covers the fewest dots and labels is used. The box of the label is added to
@@ -210,7 +208,7 @@ def _label(text: str, x: float, y: float, frame: Box, taken: list[Box]) -> str:
     return f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{near_x:.1f}" y2="{near_y:.1f}" stroke="{WEAK}"/>{label}'
 
 
-def _around(x: float, y: float, wide: float, away: float) -> list[Box]:
+def _around(x: float, y: float, wide: float, away: float) -> list[Bounds]:
     """Boxes of a label around a point: right, left, above, below, and in the corners."""
     sides = (
         (away, 4),
@@ -225,9 +223,9 @@ def _around(x: float, y: float, wide: float, away: float) -> list[Box]:
     return [(x + dx, y + dy - 10, x + dx + wide, y + dy + 2) for dx, dy in sides]
 
 
-def _within(box: Box, frame: Box) -> bool:
+def _within(box: Bounds, frame: Bounds) -> bool:
     return box[0] >= frame[0] and box[1] >= frame[1] and box[2] <= frame[2] and box[3] <= frame[3]
 
 
-def _overlap(one: Box, other: Box) -> bool:
+def _overlap(one: Bounds, other: Bounds) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -37,7 +37,7 @@ class Confusion:
 
 
 @dataclass(frozen=True)
-class Search:
+class ExampleSearch:
     """A query image, and its nearest images by each feature."""
 
     query: Picture
@@ -107,7 +107,7 @@ class RunPage:
     """Strips of test images by title."""
     confusion: Confusion | None = None
     roles: RoleMap | None = None
-    nearest: Sequence[Search] = ()
+    nearest: Sequence[ExampleSearch] = ()
     explained: Sequence[ExplanationView] = ()
     """Explanations of a few examples."""
 

@@ -43,14 +43,6 @@ class Sheet:
     """Further query images."""
 
 
-def write_sheet(path: Path, title: str, query: Path | str | None, hits: Sequence[Hit]) -> None:
-    """Write the hits of an image or text query as one row; the suffix of the file selects HTML or PNG."""
-    kind = _kind(path)
-    asked = Picture(_small(query), query.name) if isinstance(query, Path) else None
-    head, below = (f"“{query}”", title) if isinstance(query, str) else (title, "")
-    _write(path, Sheet((SheetRow(_pictures(hits, kind)),), head, below, asked))
-
-
 def write_found(path: Path, ask: Ask, found: Sequence[Found]) -> None:
     """Write the results of a search, one row per kind of feature, under the query."""
     kind = _kind(path)
@@ -69,7 +61,8 @@ def write_found(path: Path, ask: Ask, found: Sequence[Found]) -> None:
     title = "Nearest by each feature" if several else found[0].title
     if kind == ".png" and any(one.remark for one in found):
         title += " (*: misleading name, see the page)" if several else ""
-    _write(path, Sheet(tuple(rows), title, words, asked[0] if asked else None, tuple(asked[1:])))
+    head = (words, title) if words and kind == ".html" else (title, words)
+    _write(path, Sheet(tuple(rows), *head, asked[0] if asked else None, tuple(asked[1:])))
 
 
 def _kind(path: Path) -> str:

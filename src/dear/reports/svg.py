@@ -28,6 +28,15 @@ def svg_box(x: float, y: float, width: float, height: float, fill: str, hint: st
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{fill}">{title}</rect>'
 
 
+def grid_lines(heights: Sequence[float], labels: Sequence[str], left: float, right: float) -> list[str]:
+    """A horizontal line per height, with its label at the left."""
+    parts = []
+    for y, label in zip(heights, labels, strict=True):
+        parts.append(f'<line x1="{left:.1f}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="{GRID}"/>')
+        parts.append(svg_text(left - 6, y + 4, label, anchor="end", fill=LIGHT))
+    return parts
+
+
 def svg_document(width: int, height: int, title: str, parts: Sequence[str]) -> str:
     """A complete SVG document from its elements."""
     body, title = visible("\n".join(parts)), visible(title)

@@ -23,7 +23,7 @@ from dear.retrieval.lists import (
     COLUMNS,
     LISTS,
     MANY_IMAGES,
-    About,
+    ListsRecord,
     faiss_module,
     is_excluded,
     list_checksum,
@@ -50,7 +50,7 @@ ADDED = 65536
 
 def build_lists(
     index: Index, kind: str, *, lists: int | None = None, progress: Callable[[int], None] | None = None
-) -> tuple[About, bool]:
+) -> tuple[ListsRecord, bool]:
     """Build the lists of one kind, and whether that was necessary; those that cover the whole index are reused.
 
     `lists` is their number; by default one below a million rows, which is exact, and about the root of N from there on.
@@ -91,7 +91,7 @@ def default_lists(rows: int) -> int:
 
 def _write(
     faiss: Any, index: Index, kind: str, lists: int, folder: Path, progress: Callable[[int], None] | None
-) -> About:
+) -> ListsRecord:
     embed = index.manifest.embed
     sample_SE = index.sample(kind, SAMPLED)
     ivf = faiss.index_factory(embed, f"IVF{lists},SQfp16", faiss.METRIC_INNER_PRODUCT)
@@ -115,7 +115,7 @@ def _write(
     head = _head(faiss, folder / LISTS)
     with (folder / LISTS).open("rb") as file:
         digest = hashlib.sha256(file.read(head)).hexdigest()
-    about = About(
+    about = ListsRecord(
         index=str(index.out.resolve()),
         kind=kind,
         rows=index.rows,
@@ -179,11 +179,11 @@ def _head(faiss: Any, path: Path) -> int:
     return int(min(lists.at(number).offset for number in range(ivf.nlist) if lists.at(number).size))
 
 
-def _remove_older(home: Path, name: str, about: About) -> None:
+def _remove_older(home: Path, name: str, about: ListsRecord) -> None:
     """Remove the entries of earlier states of the same index."""
     for folder in (one for one in home.iterdir() if one.name != name):
         try:
-            older = About.read(folder / ABOUT)
+            older = ListsRecord.read(folder / ABOUT)
         except Exception:  # noqa: BLE001 # not readable: not recognisably ours
             continue
         if (older.index, older.kind) == (about.index, about.kind):

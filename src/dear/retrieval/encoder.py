@@ -181,7 +181,7 @@ def lacking_attributes(text: str | None) -> tuple[str, ...]:
 
 
 def _beside(run: Path, out: Path | None) -> str:
-    """A run's path for the index: relative where the index lies in it, so that both can be moved."""
+    """A run's path for the index: relative if the index is in it, so that both can be moved."""
     if out is not None and out.resolve().parent == run.resolve():
         return ".."
     return str(run.resolve())

@@ -5,7 +5,7 @@ Every kind of feature has an entry in the user's cache, a folder named by a hash
   columns.safetensors    sums (L,): checksum of each list; sample (S, E): features spread evenly over the images
   lists.json             what was built, with checksums of both files
 
-faiss does not check what it reads. Therefore entries lie only in the user's own cache and never in an index, which may
+faiss does not check what it reads. Therefore entries are only in the user's own cache and never in an index, which may
 come from anybody; the part of `lists.faiss` that faiss parses is hashed before faiss opens it, and a list is compared
 with its checksum before it is first searched. A damaged entry is ignored.
 Shapes: N rows, L lists, E joint embedding.
@@ -46,7 +46,7 @@ OUTDATED = 0.1
 """Share of the rows that may be newer than the lists before building again is proposed."""
 
 
-class About(Document):
+class ListsRecord(Document):
     """The document `lists.json`."""
 
     format = "dear-search-lists"
@@ -85,7 +85,7 @@ class Near:
 class Lists:
     """Opened lists of one kind of feature; they cover the first segments of an index."""
 
-    about: About
+    about: ListsRecord
     segments: int
     """Number of segments that are covered."""
     ivf: Any
@@ -153,7 +153,7 @@ def open_lists(index: Index, kind: str) -> Lists | None:
 
 
 def _opened(folder: Path, index: Index, segments: int) -> Lists:
-    about = About.read(folder / ABOUT)
+    about = ListsRecord.read(folder / ABOUT)
     path = folder / LISTS
     facts = path.lstat()
     rows = sum(entry.rows for entry in index.manifest.segments[:segments])

@@ -83,7 +83,7 @@ class Ask:
     swap: Mapping[str, Query] = field(default_factory=dict)
     top_k: int = 12
     min_score: float | str | None = None
-    """A least score; "auto" for the proposed one; None to mark what lies below that one."""
+    """A least score; "auto" for the proposed one; None to mark what is below that one."""
 
 
 def find(
@@ -200,10 +200,10 @@ def _by_all_rows(
     scores = []
     if query.parts is not None:
         vector = query.parts[kind] - sum((query.parts[one] for one in without), torch.zeros(()))
-        scores.append(score_rows(index, kind, vector, without))
+        scores.append(row_cosines(index, kind, vector, without))
     if query.text is not None:
         vector = query.text if kind == WHOLE else restricted(index.sample(kind, SAMPLED), query.text)
-        scores.append(score_rows(index, kind, vector, without))
+        scores.append(row_cosines(index, kind, vector, without))
     scores_N = scores[0] if len(scores) == 1 else torch.stack([_standard(one, index.alive) for one in scores]).mean(0)
     return top(scores_N.masked_fill(~index.alive, -torch.inf), count), proposed(scores_N[index.alive])
 
@@ -219,13 +219,13 @@ def _by_lists(
     query_E, covered, most = F.normalize(vector, dim=0), lists.about.rows, min(max(count, BEST), len(index))
     near = lists.search(index, query_E, most, is_text=query.parts is None)
     alive = index.alive[covered:]
-    newer = score_rows(lists.newer(index), kind, query_E).masked_fill(~alive, -torch.inf)
+    newer = row_cosines(lists.newer(index), kind, query_E).masked_fill(~alive, -torch.inf)
     further = [(covered + row, score) for row, score in top(newer, min(most, int(alive.sum())))]
     best = sorted([*near.best, *further], key=lambda one: (-one[1], one[0]))[:most]
     return best[:count], between(near.sampled, torch.tensor([score for _, score in best[:BEST]]))
 
 
-def score_rows(index: Index, kind: str, vector_E: Tensor, without: Sequence[str] = ()) -> Tensor:
+def row_cosines(index: Index, kind: str, vector_E: Tensor, without: Sequence[str] = ()) -> Tensor:
     """(N,) cosines of all rows with a vector; `without` takes parts away from the rows first. Numbers only."""
     query_E = F.normalize(vector_E, dim=0)
     scores_N = torch.empty(index.rows)

@@ -293,6 +293,6 @@ def confirmed(root: Path, stamp: Stamp) -> Stamp:
 
 
 def _next_number(out: Path) -> int:
-    """A number above those of all segments that lie there, whoever they belong to: readers may have them open."""
+    """A number above those of all segments in the folder, listed or not: readers may have them open."""
     numbers = [path.stem.removeprefix("segment-") for path in out.glob("segment-*")]
     return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)

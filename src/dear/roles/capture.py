@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dear.backbone import head_contributions as split
+from dear.backbone import head_contributions
 from dear.backbone.clip import FrozenClip
 from dear.backbone.head_contributions import Contributions
 
@@ -14,4 +14,4 @@ from dear.backbone.head_contributions import Contributions
 def contributions(clip: FrozenClip, images: Tensor) -> Contributions:
     """Run the image tower once and record the contributions to the [CLS] row."""
     clip.vision.check(images)
-    return split.contributions(clip.vision, clip.vision.norm_in(clip.vision.embed(images)))
+    return head_contributions.contributions(clip.vision, clip.vision.norm_in(clip.vision.embed(images)))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
+from dear.options.tools import Rule as Rule
 from dear.roles.rolemap import Role
 
-Rule = Literal["dominance", "quantile"]
 RoleAndConcept = tuple[Role, str | None]
 STYLE = "style"
 SAME_ENTROPY = 9

@@ -33,7 +33,7 @@ LEAST = 3 * ROUND
 """Least number of images of a part: a part of ViT-B/16 has 500 MB of moments."""
 
 
-class Source(NamedTuple):
+class ImageSource(NamedTuple):
     """How a node opens the same images."""
 
     images: str
@@ -50,7 +50,7 @@ def collect_on(
     cluster: Cluster,
     clip: FrozenClip,
     images: ImageList,
-    source: Source,
+    source: ImageSource,
     *,
     first_layer: int,
     out: Path,
@@ -116,7 +116,7 @@ class MomentsWorker:
         self.folder, self.first = Path(order["folder"]), order["first_layer"]
         if not self.folder.is_dir():
             raise ClusterError(f"A node does not see the folder {self.folder}: choose one that all nodes share.")
-        source = Source(**order["source"])
+        source = ImageSource(**order["source"])
         self.images = images_from(source.images, source.most, Path(source.root) if source.root else None)
         self.clip = load_clip(
             order["clip"],

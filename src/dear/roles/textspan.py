@@ -6,7 +6,6 @@ Shapes: N images, M heads, T texts, E joint embedding, R rank of a head.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,11 +97,6 @@ def textspan_all(moments: Moments, texts_TE: Array, *, rank: int, most: int) -> 
             spans.append(textspan(moments, head, texts_TE, rank=rank, most=most))
             advance(head + 1)
     return spans
-
-
-def phrases_of(span: Span, pool: Sequence[str]) -> tuple[str, ...]:
-    """The text of the selected phrases."""
-    return tuple(pool[pick] for pick in span.picks)
 
 
 def _row_space(second_EE: Array, rank: int) -> Array:

@@ -81,7 +81,7 @@ def check_ours(folder: Path, kind: Kind, *, resume: bool, overwrite: bool) -> No
 
 
 def _url(folder: Path) -> str | None:
-    """The address that was given as a path, such as s3://bucket/grid; None for a path, also of a drive such as C:."""
+    """The address that was passed as a path, such as s3://bucket/grid; None for a path, also of a drive such as C:."""
     first, *rest = folder.parts or ("",)
     return f"{first}//{'/'.join(rest)}" if first.endswith(":") and len(first) > 2 and not folder.exists() else None
 
@@ -243,7 +243,7 @@ def remove_ours(folder: Path, names: Iterable[str]) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder that lies in one of ours and is never a link; what cannot be removed stays."""
+    """Remove a folder inside of one of ours, which is never a link; what cannot be removed stays."""
     if not folder.is_symlink():
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dear.app.page import Page, build, gradio
 from dear.app.run_photos import photos_of_run
-from dear.app.studio import Search, Studio
+from dear.app.studio import OpenIndex, Studio
 from dear.backbone.clip import short_name
 from dear.backbone.load import load_clip
 from dear.data.prompts import DEFAULT_TEMPLATE, class_list
@@ -156,13 +156,13 @@ def _roles(model: Model) -> RoleMap | None:
         return None
 
 
-def _search(index: Index, model: Model, options: App) -> Search:
+def _search(index: Index, model: Model, options: App) -> OpenIndex:
     """The index with what made it: the model or its CLIP if they did, else what the index names."""
     if "heads" not in index.manifest.made_by:
         own = model_encoder(model)
         if own.mark == index.model_sha256:
-            return Search(index, own)
+            return OpenIndex(index, own)
     elif (own := encoder_of(index, model.clip)).mark == index.model_sha256:
-        return Search(index, own)
+        return OpenIndex(index, own)
     found = encoder_of(index, device=local_device(options.device), allow_pickled=options.allow_pickled)
-    return Search(index, found)
+    return OpenIndex(index, found)

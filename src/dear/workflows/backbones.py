@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dear.backbone.catalogue import Listed, list_known
+from dear.backbone.catalogue import ListedBackbone, list_known
 from dear.backbone.names import SUGGESTION, resolve_name
 from dear.backbone.support import Can, missing
 from dear.errors import BackboneError, backbone
@@ -17,12 +17,12 @@ POOLS = {
 }
 
 
-def known_backbones() -> list[Listed]:
+def known_backbones() -> list[ListedBackbone]:
     """Every backbone that has weights."""
     return list_known()
 
 
-def find_backbone(name: str) -> Listed:
+def find_backbone(name: str) -> ListedBackbone:
     """The backbone of a name, spelt as `dear.load_clip` accepts it."""
     resolved = resolve_name(name)
     found = next((one for one in list_known() if one.name == resolved), None)
@@ -37,7 +37,7 @@ def backbone_table() -> list[tuple[str, ...]]:
     return [head, *(_row(one) for one in list_known())]
 
 
-def describe_backbone(one: Listed) -> list[tuple[str, str]]:
+def describe_backbone(one: ListedBackbone) -> list[tuple[str, str]]:
     """Everything about a backbone, as pairs of a word and a text."""
     working = [name for name in list_methods() if not missing(get_method(name).needs_of_clip, one.can)]
     return [
@@ -52,11 +52,11 @@ def describe_backbone(one: Listed) -> list[tuple[str, str]]:
     ]
 
 
-def _row(one: Listed) -> tuple[str, ...]:
+def _row(one: ListedBackbone) -> tuple[str, ...]:
     layers = [name for can, name in ((Can.IMAGE_LAYERS, "image"), (Can.TEXT_LAYERS, "text")) if can in one.can]
     size = NONE if one.parameters is None else f"{one.parameters / 1e6:,.0f} M"
     return one.name, str(one.pixels), size, ", ".join(layers) or NONE, one.extra or NONE, _weights(one)
 
 
-def _weights(one: Listed) -> str:
+def _weights(one: ListedBackbone) -> str:
     return ", ".join(one.tags) or "comes with this package"

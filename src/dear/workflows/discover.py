@@ -27,7 +27,7 @@ from dear.roles.corpus import TextPool
 from dear.roles.discover import DiscoverySettings, discover, first_examined_layer
 from dear.roles.examples import head_examples
 from dear.roles.moments import CHECKPOINT, collect_moments
-from dear.roles.on_ray import Source, collect_on
+from dear.roles.on_ray import ImageSource, collect_on
 from dear.roles.rolemap import RoleMap
 from dear.roles.sources import images_from, pool_from
 from dear.roles.stability import doubt, stability_by_rule, with_stability
@@ -164,7 +164,7 @@ def discover_and_write(
             if overwrite:
                 remove_ours(folder, (CHECKPOINT,))  # the old map stays until the new one is whole
             if on is not None:
-                place = Source(absolute_source(images), max_images, str(root.resolve()) if root else None)
+                place = ImageSource(absolute_source(images), max_images, str(root.resolve()) if root else None)
                 with connected(on) as ray:
                     to = Cluster(ray, threads or 1, gpus or 0.0)
                     collect_on(to, backbone, image_list, place, first_layer=first, out=folder)

@@ -139,5 +139,5 @@ def _remarks() -> list[str]:
         found.append(f"Only {readable(memory['available'])} of memory are free; ViT-B/16 needs about 3 GB to train.")
     if device["chosen"] in NEVER_RUN or sys.platform == "win32":
         what = "Windows" if sys.platform == "win32" else device["chosen"].upper()
-        found.append(f"This version was never run on {what} by its authors: please tell if something fails.")
+        found.append(f"This version was never run on {what} by its authors: please report what fails.")
     return found

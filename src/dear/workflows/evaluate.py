@@ -57,7 +57,7 @@ def evaluate(
         run: folder of a run or adapter, hf-hub:ORG/REPO, or a loaded model.
         data: the data set to test on; by default the one that the run was made from.
         half: test all classes, or the base or the novel half of them.
-        data_root: folder that holds the paper's data sets.
+        data_root: folder that contains the paper's data sets.
         template: the prompt around a class name; by default the run's or the data set's.
         descriptions: sentences about each class, for methods that read them; trained classes keep the run's.
         cache: folder for the frozen layers' outputs.

@@ -15,7 +15,7 @@ from dear.backbone.clip import FrozenClip, short_name
 from dear.data.descriptions import read_descriptions
 from dear.errors import BackboneError, ConfigError, ExportError, OverwriteError, option
 from dear.model.artefact import identity, versions
-from dear.model.encoder import Encoder, image_encoder
+from dear.model.encoder import ImageEncoder, image_encoder
 from dear.model.export import Baked
 from dear.model.model import Model
 from dear.model.onnx_file import INPUT, OPSET, check_packages, run_onnx, write_fp16, write_int8, write_onnx
@@ -102,7 +102,7 @@ class ClassFeatures(Document):
     features: list[list[float]]
 
 
-class Listed(NamedTuple):
+class ExportClasses(NamedTuple):
     """The class list of an export; None for the run's."""
 
     classes: Sequence[str] | None = None
@@ -156,7 +156,7 @@ def export_onnx(
         write_export(
             run,
             out,
-            Listed(chosen_classes(classes, names), template, descriptions),
+            ExportClasses(chosen_classes(classes, names), template, descriptions),
             int8=int8,
             fp16=fp16,
             threads=threads,
@@ -169,7 +169,7 @@ def export_onnx(
 def write_export(
     run: str | Path | Model,
     out: str | Path,
-    listed: Listed,
+    listed: ExportClasses,
     *,
     int8: bool = False,
     fp16: bool = False,
@@ -219,7 +219,7 @@ def export_class_features(
         raise OverwriteError(f"{path} already exists: choose another file, or add {option(overwrite=True)}.")
     with using_threads(threads):
         model = _on_cpu(model_of(run, "cpu", allow_pickled=allow_pickled)).eval()
-        model = Listed(chosen_classes(classes, names), template, descriptions).view(model)
+        model = ExportClasses(chosen_classes(classes, names), template, descriptions).view(model)
         encoder = image_encoder(model, _sample(model.clip, 4))
         if encoder is None:
             raise ExportError(_no_encoder(model))
@@ -305,7 +305,7 @@ def _checked(module: Baked, path: Path, precision: str) -> ExportedFile:
     return ExportedFile(bytes=path.stat().st_size, sha256=digest, precision=precision, difference=worst)
 
 
-def _features(model: Model, encoder: Encoder) -> ClassFeatures:
+def _features(model: Model, encoder: ImageEncoder) -> ClassFeatures:
     return ClassFeatures(
         adapter=identity(model)["state_sha256"],
         classes=list(model.required_classes().names),

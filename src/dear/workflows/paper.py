@@ -15,7 +15,7 @@ from dear.options.parts import Paper, Training
 from dear.options.reading import check, write_config
 from dear.paper.plan import ALWAYS
 from dear.paper.run import make_paper
-from dear.paper.survey import Order, describe_plan, survey
+from dear.paper.survey import PaperRequest, describe_plan, survey
 
 ALL = "all"
 BACKBONES = {"mini": ("world", None), "full": ("ViT-B-16-quickgelu", "openai")}
@@ -32,28 +32,28 @@ def run_paper(**options: Unpack[PaperOptions]) -> Path:
 
 def make(options: Paper, *, say: Callable[[str], None] = lambda message: None, record_options: bool = False) -> Path:
     """Make the paper as the options say: what `dear.run_paper` and `dear paper` do."""
-    order = order_of(options)
-    record = once(partial(write_config, options.out, options, clip=order.clip, pretrained=order.pretrained))
+    request = request_of(options)
+    record = once(partial(write_config, options.out, options, clip=request.clip, pretrained=request.pretrained))
 
     def report(message: str) -> None:
         if record_options:
             record()
         say(message)
 
-    return make_paper(order, report, if_exists="resume" if options.continues else options.if_exists)
+    return make_paper(request, report, if_exists="resume" if options.continues else options.if_exists)
 
 
 def paper_plan(options: Paper) -> str:
     """What is available, missing and finished, as text; nothing is computed."""
-    order = order_of(options)
-    return describe_plan(order, survey(order))
+    request = request_of(options)
+    return describe_plan(request, survey(request))
 
 
-def order_of(options: Paper) -> Order:
+def request_of(options: Paper) -> PaperRequest:
     """The options with the backbone and the methods of this kind of paper."""
     kind = "mini" if options.mini else "full"
     usual = BACKBONES[kind]
-    return Order(
+    return PaperRequest(
         out=options.out,
         kind="mini" if options.mini else "full",
         clip=options.clip or usual[0],

@@ -227,10 +227,10 @@ def chosen_classes(classes: Sequence[str] | None, names: str | Path | None) -> S
         raise ConfigError(
             f"{spelled('classes')} and {spelled('names')} both say which classes there are: choose one of them."
         )
-    return read_names(Path(names))
+    return read_class_list(Path(names))
 
 
-def read_names(path: Path) -> list[str]:
+def read_class_list(path: Path) -> list[str]:
     """The class names of a text file, one per line."""
     try:
         lines = read_regular(path).decode("utf-8-sig").splitlines()

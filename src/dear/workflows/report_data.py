@@ -22,8 +22,9 @@ from dear.evaluation.test_data import TestData
 from dear.evaluation.verdict import balance_sentence, sentence
 from dear.methods.base import Output
 from dear.model.model import Model
+from dear.progress.stages import WEIGHT
 from dear.reports.render import Picture
-from dear.reports.run_page import Confusion, MethodChoice, RunPage, Search
+from dear.reports.run_page import Confusion, ExampleSearch, MethodChoice, RunPage
 from dear.reports.run_pictures import (
     SHOWN,
     Answers,
@@ -42,7 +43,6 @@ from dear.workflows.explained_examples import explained_examples
 INDEXED = 1000
 SMALL = 0.1
 """A loss term below this share of the largest one is shown in a separate chart."""
-WEIGHT = "weight_"
 NO_TERMS = {"lr", "images_per_second"}
 
 
@@ -207,7 +207,7 @@ def _confusion(tested: HalfScores) -> Confusion:
     return Confusion(tested.class_names, shares, "Per cent of each class; rows are true classes, columns are answers.")
 
 
-def _searches(model: Model, dataset: Dataset, items: Sequence[Item], workers: int) -> list[Search]:
+def _searches(model: Model, dataset: Dataset, items: Sequence[Item], workers: int) -> list[ExampleSearch]:
     """For a few queries, the nearest other test images by each kind of feature."""
     if len(items) < 2:
         return []
@@ -242,7 +242,7 @@ def _searches(model: Model, dataset: Dataset, items: Sequence[Item], workers: in
             others = [(chosen[order[row]], score) for row, score in hits if row != query]
             found[kind] = [Picture(small_picture(dataset, item), f"{score:.3f}") for item, score in others[:SHOWN]]
         name = f"query: {dataset.class_names[asked.label]}"
-        searches.append(Search(Picture(small_picture(dataset, asked), name), found))
+        searches.append(ExampleSearch(Picture(small_picture(dataset, asked), name), found))
     return searches
 
 

@@ -11,7 +11,7 @@ from dear.options.reading import check_values
 from dear.progress.display import watched
 from dear.progress.stages import counting, stage
 from dear.retrieval.build_lists import build_lists
-from dear.retrieval.lists import About, advice
+from dear.retrieval.lists import ListsRecord, advice
 from dear.workflows.machine import using_threads
 from dear.workflows.search import opened
 
@@ -24,7 +24,7 @@ def build_search(
     kinds: Sequence[str] | None = None,
     threads: int | None = None,
     progress: bool | Callable[[str, int, int], None] | None = None,
-) -> list[tuple[About, bool]]:
+) -> list[tuple[ListsRecord, bool]]:
     """Build lists for faster search with faiss; returns what each kind has, and whether it was built now.
 
     The lists are in the user's cache and can be deleted at any time. `dear.search` uses them for queries by one image
@@ -43,7 +43,7 @@ def build_search(
     wanted = stored.kinds if kinds is None else tuple(kinds)
     for kind in wanted:
         stored.number(kind)
-    found: list[tuple[About, bool]] = []
+    found: list[tuple[ListsRecord, bool]] = []
     total = stored.rows * len(wanted)
     with using_threads(threads), watched(counting(progress, ROWS)), stage(ROWS, total) as advance:
         for number, kind in enumerate(wanted):

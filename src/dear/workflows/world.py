@@ -14,7 +14,7 @@ from dear.storage.files import as_folder
 from dear.workflows.machine import using_threads
 from dear.world.clip import Kind, assets_folder, read_folder
 from dear.world.datasets import dataset_names, load_world_dataset
-from dear.world.pretrain import Settings, pretrain
+from dear.world.pretrain import PretrainSettings, pretrain
 from dear.world.preview import contact_sheet, write_png
 from dear.world.score import score, score_table
 
@@ -58,7 +58,7 @@ def pretrain_world(
         checkpoint_every=checkpoint_every,
         threads=threads,
     )
-    settings = Settings(seed=seed, steps=steps, kind=kind)
+    settings = PretrainSettings(seed=seed, steps=steps, kind=kind)
     total = min(steps, stop_after or steps)
     with using_threads(threads), watched(progress), stage(PRETRAINING, total, done=None) as advance:
 

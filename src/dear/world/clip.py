@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from dear.backbone.hub import WHOLE
+from dear.backbone.load import MERGES_FILE
 from dear.backbone.own_trunk import TRUNK, register
 from dear.errors import BackboneError
 from dear.world.bpe import train_merges, vocabulary_size, write_merges
@@ -24,9 +26,7 @@ Kind = Literal["clip", "plain", "siglip"]
 """clip: [CLS], with heads that are assigned to attributes; plain: the same with free heads; siglip: see `siglip`."""
 MERGES = 600
 CONTEXT = 32
-CONFIG_FILE = "open_clip_config.json"
-WEIGHTS_FILE = "open_clip_model.safetensors"
-MERGES_FILE = "bpe_merges.txt.gz"
+CONFIG_FILE, WEIGHTS_FILE = WHOLE
 
 
 def assets_folder(name: str = "world") -> Path:

@@ -25,7 +25,7 @@ PROMPT_COUNTS = [len(NAMES[attribute]) for attribute in ATTRIBUTES]
 
 
 @dataclass(frozen=True)
-class Batch:
+class StepData:
     """One step's data as tensors."""
 
     images: Tensor  # (B, 3, 64, 64)
@@ -95,7 +95,7 @@ def per_attribute(logits_BT: Tensor, truth: Tensor, asked: Sequence[int]) -> Ten
     return torch.stack([F.cross_entropy(part, truth[:, a]) for a, part in zip(asked, parts, strict=True)])
 
 
-def per_patch(logits_BNT: Tensor, batch: Batch) -> Tensor:
+def per_patch(logits_BNT: Tensor, batch: StepData) -> Tensor:
     """Cross-entropy per attribute for single patches, (5,): those of the shape's attributes on its patches, etc."""
     shape, thing = batch.shape_patches, batch.object_patches
     if batch.visible is not None:
@@ -139,7 +139,7 @@ def prompts_are_true(truth: Tensor, asked: Sequence[int]) -> tuple[Tensor, Tenso
 
 
 def text_losses(
-    model: Any, image_BD: Tensor, captions_CD: Tensor, prompts_TD: Tensor, batch: Batch, kind: Kind
+    model: Any, image_BD: Tensor, captions_CD: Tensor, prompts_TD: Tensor, batch: StepData, kind: Kind
 ) -> tuple[Tensor, Tensor]:
     """Return the losses of images against captions and against prompts: softmax, or sigmoid for `siglip`."""
     scale, count = model.logit_scale.exp(), len(captions_CD)
@@ -154,7 +154,7 @@ def text_losses(
 
 
 def total_loss(
-    model: Any, anchors: Tensor, batch: Batch, patch_weight: float, kind: Kind = "clip"
+    model: Any, anchors: Tensor, batch: StepData, patch_weight: float, kind: Kind = "clip"
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of a batch and its terms.
 

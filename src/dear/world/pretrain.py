@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from dear.errors import ConfigError, OverwriteError, option
 from dear.world.clip import Kind, build, config, load_tokenizer, to_input, write_folder, write_tokenizer
 from dear.world.grammar import random_prompt
-from dear.world.losses import PROMPT_COUNTS, UNKNOWN, Batch, total_loss
+from dear.world.losses import PROMPT_COUNTS, UNKNOWN, StepData, total_loss
 from dear.world.samples import pretraining_pair, truth
 from dear.world.vocabulary import ATTRIBUTES, NAMES
 
@@ -32,7 +32,7 @@ _PROMPT_STREAM, _PATCH_STREAM, _LIGHT_STREAM, _RESTART_STREAM = 3, 4, 5, 6
 
 
 @dataclass(frozen=True)
-class Settings:
+class PretrainSettings:
     """Settings of pre-training; they determine the result."""
 
     seed: int = 0
@@ -64,23 +64,23 @@ class Settings:
         return round((1 - self.cooldown) * self.steps)
 
 
-def learning_rate(step: int, settings: Settings) -> float:
+def learning_rate(step: int, settings: PretrainSettings) -> float:
     """Return the learning rate of a step (counted from 0): linear warm-up, plateau, linear cool-down."""
     return settings.lr * min(1.0, (step + 1) / settings.warmup) * remaining(step, settings)
 
 
-def remaining(step: int, settings: Settings) -> float:
+def remaining(step: int, settings: PretrainSettings) -> float:
     """Return 1 before the cool-down and the remaining fraction of it afterwards, never exactly 0."""
     return min(1.0, (settings.steps - step) / (settings.steps - settings.plateau))
 
 
-def _uniform(stream: int, settings: Settings, number: int, count: int) -> Tensor:
+def _uniform(stream: int, settings: PretrainSettings, number: int, count: int) -> Tensor:
     """Return `count` random numbers from 0 to 1 that depend on the seed and the number of the shard."""
     raw = np.random.PCG64(np.random.SeedSequence((stream, settings.seed, number))).random_raw(count)
     return torch.from_numpy((raw >> 11).astype(np.float64) / 2**53).float()
 
 
-def change_light(images: Tensor, settings: Settings, number: int) -> Tensor:
+def change_light(images: Tensor, settings: PretrainSettings, number: int) -> Tensor:
     """Make the last images of a shard gray, and reduce the contrast of some: shapes must be recognised without both."""
     chance, contrast, level = _uniform(_LIGHT_STREAM, settings, number, 3 * len(images)).view(3, -1, 1, 1, 1)
     first_gray = len(images) - settings.gray
@@ -90,7 +90,7 @@ def change_light(images: Tensor, settings: Settings, number: int) -> Tensor:
     return torch.where(chance < settings.faded, level + contrast * (images - level), images)
 
 
-def make_batch(settings: Settings, step: int, shard: int, tokenizer: Any) -> Batch:
+def make_batch(settings: PretrainSettings, step: int, shard: int, tokenizer: Any) -> StepData:
     """Return the data of one shard of a step, which depends only on (seed, step, shard)."""
     size, number = settings.shard, step * settings.shards + shard
     pairs = [pretraining_pair(settings.seed, number * size + i) for i in range(size)]
@@ -107,7 +107,7 @@ def make_batch(settings: Settings, step: int, shard: int, tokenizer: Any) -> Bat
         visible = torch.from_numpy(np.sort(order, axis=1))
     values = torch.tensor([truth(pair.scene) for pair in pairs])
     values[size - settings.gray :, ATTRIBUTES.index("color")] = UNKNOWN
-    return Batch(
+    return StepData(
         images=change_light(to_input([pair.image for pair in pairs]), settings, number),
         tokens=tokenizer([pair.text for pair in pairs[: settings.captions]]),
         asked=asked,
@@ -137,7 +137,7 @@ def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
+def make_optimizer(model: nn.Module, settings: PretrainSettings) -> torch.optim.AdamW:
     """Return AdamW with weight decay on matrices only."""
     named = list(model.named_parameters())
     matrices = [p for name, p in named if p.ndim >= 2 and "embedding" not in name]
@@ -147,7 +147,7 @@ def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
 
 
 def save_checkpoint(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, settings: Settings
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, settings: PretrainSettings
 ) -> None:
     """Write model, optimizer and step to one file, atomically."""
     tensors = {f"model.{name}": value.detach().contiguous() for name, value in model.state_dict().items()}
@@ -162,7 +162,7 @@ def save_checkpoint(
     draft.replace(path)
 
 
-def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, settings: Settings) -> int:
+def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, settings: PretrainSettings) -> int:
     """Load a checkpoint into model and optimizer, and return its step.
 
     Before the cool-down the total number of steps may be changed, because the run up to there does not depend on it.
@@ -171,7 +171,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
         metadata = file.metadata()
         tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     step, made_with = int(metadata["step"]), json.loads(metadata["settings"])
-    before = Settings(**made_with)
+    before = PretrainSettings(**made_with)
     same_so_far = step <= min(settings.plateau, before.plateau)
     if replace(before, steps=settings.steps if same_so_far else before.steps) != settings:
         raise ConfigError(f"{path} was made with other settings ({metadata['settings']}): resume with the same ones.")
@@ -206,15 +206,15 @@ class Threads:
     On a busy machine, independent shards on two cores are faster than one batch that synchronises at every operation.
     """
 
-    def __init__(self, settings: Settings, tokenizer: Any, last: int) -> None:
+    def __init__(self, settings: PretrainSettings, tokenizer: Any, last: int) -> None:
         """Start the workers."""
         self.compute = ThreadPoolExecutor(settings.shards, initializer=torch.set_num_threads, initargs=(1,))
         self._draw = ThreadPoolExecutor(1)
         self._make = lambda step, shard: make_batch(settings, step, shard, tokenizer)
         self._shards, self._last = settings.shards, last
-        self._ready: dict[int, list[Future[Batch]]] = {}
+        self._ready: dict[int, list[Future[StepData]]] = {}
 
-    def batches(self, step: int) -> list[Batch]:
+    def batches(self, step: int) -> list[StepData]:
         """Return the shards of a step, and start rendering those of the next."""
         for wanted in (step, step + 1):
             if wanted < self._last and wanted not in self._ready:
@@ -227,7 +227,9 @@ class Threads:
         self._draw.shutdown(cancel_futures=True)
 
 
-def shard_gradients(model: Learner, batch: Batch, patch_weight: float) -> tuple[dict[str, float], tuple[Tensor, ...]]:
+def shard_gradients(
+    model: Learner, batch: StepData, patch_weight: float
+) -> tuple[dict[str, float], tuple[Tensor, ...]]:
     """Return one shard's loss with its terms, and its gradients."""
     loss, terms = total_loss(model.clip, model.anchors, batch, patch_weight, model.kind)
     gradients = torch.autograd.grad(loss, list(model.parameters()))
@@ -235,7 +237,7 @@ def shard_gradients(model: Learner, batch: Batch, patch_weight: float) -> tuple[
 
 
 def train_step(
-    model: Learner, optimizer: torch.optim.Optimizer, threads: Threads, settings: Settings, step: int
+    model: Learner, optimizer: torch.optim.Optimizer, threads: Threads, settings: PretrainSettings, step: int
 ) -> dict[str, float]:
     """Make one update from the mean of the shards' gradients; return the means of their losses."""
     rate = learning_rate(step, settings)
@@ -258,7 +260,7 @@ def train_step(
 
 def pretrain(
     out: Path,
-    settings: Settings,
+    settings: PretrainSettings,
     *,
     resume: bool = False,
     stop_after: int | None = None,

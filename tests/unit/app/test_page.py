@@ -13,7 +13,7 @@ from dear.app.dropped import PREFIX, VARIABLE, prepare_folder
 from dear.app.finding import can_swap, kinds, search_photos
 from dear.app.heads import heads_page
 from dear.app.page import HEADERS, OwnPages, WithHeaders, build, gradio, is_loopback
-from dear.app.studio import Search, Studio
+from dear.app.studio import OpenIndex, Studio
 from dear.app.tabs import Wiring, framed, problem
 from dear.errors import ConfigError, MissingExtraError
 from dear.retrieval.encoder import head_encoder
@@ -26,7 +26,7 @@ def searching(model, roles, tmp_path):
     """A studio with an index of six photos, made by heads."""
     make_photos(tmp_path / "photos", ["ant", "bee"], 3)
     index = dear.index_images(tmp_path / "photos", tmp_path / "index", clip=model.clip, roles=roles)
-    return Studio(model=model, roles=roles, search=Search(index, head_encoder(model.clip, roles)))
+    return Studio(model=model, roles=roles, search=OpenIndex(index, head_encoder(model.clip, roles)))
 
 
 def test_search_shows_names_and_small_copies_only(searching, tmp_path):

@@ -75,7 +75,7 @@ def test_weights_that_are_not_in_the_cache_of_a_machine_that_is_offline(name):
         load_clip(name, pretrained)
     assert str(caught.value).startswith(f"{what} is not in the cache ")
     assert str(caught.value).endswith(
-        "HF_HUB_OFFLINE=1 forbids to download it: unset HF_HUB_OFFLINE, or fetch open_clip_config.json and "
+        "HF_HUB_OFFLINE=1 forbids downloading it: unset HF_HUB_OFFLINE, or fetch open_clip_config.json and "
         f"open_clip_model.safetensors from https://huggingface.co/{where} with another machine and use the folder with "
         "load_clip('local-dir:FOLDER')."
     )

@@ -7,7 +7,7 @@ import pytest
 from dear.errors import ConfigError
 from dear.evaluation.published import TABLES
 from dear.paper.plan import FULL, MINI, Scale, cells_by_protocol, identity, plan_paper, steps_of
-from dear.paper.survey import GUESSED, Order, describe_plan, estimate, survey
+from dear.paper.survey import GUESSED, PaperRequest, describe_plan, estimate, survey
 from papers import made_up
 
 
@@ -99,7 +99,7 @@ def test_without_targets():
 
 
 def test_cost_is_guessed_then_measured():
-    order = Order(Path("nowhere"))
+    order = PaperRequest(Path("nowhere"))
     cells = all_cells(plan_paper(MINI))
     first = estimate(order, cells, [])
     assert (first.done, first.measured, first.seconds_a_step) == (0, False, GUESSED["mini"])
@@ -113,10 +113,12 @@ def test_cost_is_guessed_then_measured():
 
 
 def test_the_plan_in_words(tmp_path):
-    order = Order(tmp_path / "out", kind="full", clip="ViT-B-16-quickgelu", pretrained="openai", data_root=tmp_path)
+    order = PaperRequest(
+        tmp_path / "out", kind="full", clip="ViT-B-16-quickgelu", pretrained="openai", data_root=tmp_path
+    )
     text = describe_plan(order, survey(order))
     assert "Table 2: base-to-novel generalisation (table-2): cannot run: all of its data sets are missing" in text
     assert "missing dtd: put it in " in text
     assert "/dtd. Get dtd-r1.0.1" in text
     with pytest.raises(ConfigError, match="data_root='FOLDER'"):
-        survey(Order(tmp_path, kind="full"))
+        survey(PaperRequest(tmp_path, kind="full"))

@@ -17,9 +17,9 @@ from dear.reports.page_sections import Figure, PageSection, Table, report_page, 
 from dear.reports.render import Picture
 from dear.reports.role_figure import role_figure
 from dear.reports.role_page import role_page
-from dear.reports.run_page import ClassBar, ConfusedPair, Confusion, RunPage, Search, run_html
-from dear.reports.sheet import Sheet, SheetRow, sheet_html, sheet_png, write_sheet
-from dear.retrieval.search import Hit
+from dear.reports.run_page import ClassBar, ConfusedPair, Confusion, ExampleSearch, RunPage, run_html
+from dear.reports.sheet import Sheet, SheetRow, sheet_html, sheet_png, write_found
+from dear.retrieval.search import Ask, Found, Hit
 from dear.roles.examples import Example, Examples
 from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
 from dear.storage import markdown
@@ -82,7 +82,7 @@ def run(text):
             examples={text: [picture(text)]},
             confusion=Confusion((text, "b"), {(0, 0): 50.0, (0, 1): 50.0, (1, 1): 100.0}, text),
             roles=evil_map(text),
-            nearest=[Search(picture(text), {text: [picture(text)]})],
+            nearest=[ExampleSearch(picture(text), {text: [picture(text)]})],
         )
     )
 
@@ -154,7 +154,8 @@ def test_charts_escape_what_they_show(text):
 def test_a_page_of_files_with_strange_names(tmp_path):
     strange = tmp_path / '"><img src=x onerror=alert(1)> <script>.png'
     Image.new("RGB", (30, 20)).save(strange)
-    write_sheet(tmp_path / "sheet.html", "<script>", strange, [Hit(strange, 0.5)])
+    found = Found("color", "<script>", (Hit(strange, 0.5),), 0.0)
+    write_found(tmp_path / "sheet.html", Ask(image=strange), [found])
     page = (tmp_path / "sheet.html").read_text()
     assert "<script" not in page
     assert page.count("<img") == 2

@@ -13,7 +13,7 @@ from dear.reports.sheet import write_found
 from dear.retrieval import search as searching
 from dear.retrieval.encoder import encoder_of, head_encoder
 from dear.retrieval.index import Writer, read_index
-from dear.retrieval.search import Ask, find, most_alike, proposed, restricted, score_rows, top
+from dear.retrieval.search import Ask, find, most_alike, proposed, restricted, row_cosines, top
 from dear.retrieval.segments import Stamp
 from dear.retrieval.update import update_index
 from dear.roles.groups import groups_of
@@ -129,11 +129,11 @@ def test_scores_are_plain_cosines(scenes, monkeypatch):
     lengths = index.segments[0].lengths
     query = torch.randn(index.manifest.embed, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(
-        score_rows(index, "color", query), F.cosine_similarity(parts["color"], query[None]), atol=1e-3
+        row_cosines(index, "color", query), F.cosine_similarity(parts["color"], query[None]), atol=1e-3
     )
     rest = parts["cls"] * lengths[:, :1] - parts["location"] * lengths[:, [index.number("location")]]
     expected = F.cosine_similarity(rest, query[None])
-    assert torch.allclose(score_rows(index, "cls", query, ["location"]), expected, atol=1e-3)
+    assert torch.allclose(row_cosines(index, "cls", query, ["location"]), expected, atol=1e-3)
     assert torch.allclose(lengths[:, 0], torch.ones(len(index)), atol=1e-5)
 
 

@@ -12,9 +12,9 @@ from PIL import Image
 
 import dear
 from dear.errors import ConfigError, DataError, DearWarning
-from dear.reports.sheet import write_sheet
+from dear.reports.sheet import write_found
 from dear.retrieval.index import read_index
-from dear.retrieval.search import Hit, nearest
+from dear.retrieval.search import Ask, Found, Hit, nearest
 from dear.retrieval.search import find as find_all
 from dear.retrieval.segments import COPIED, ENCODED, Entry
 from dear.retrieval.update import update_index
@@ -285,14 +285,15 @@ def test_what_cannot_be_searched_says_so(model, photos, tmp_path):
 
 
 def test_sheets(photos, tmp_path):
-    hits = [Hit(path, 0.5) for path in sorted(photos.rglob("*.png"))]
-    write_sheet(tmp_path / "sheet.html", "By color", hits[0].path, hits)
+    hits = tuple(Hit(path, 0.5) for path in sorted(photos.rglob("*.png")))
+    found = [Found("color", "By color", hits, 0.0)]
+    write_found(tmp_path / "sheet.html", Ask(image=hits[0].path), found)
     page = (tmp_path / "sheet.html").read_text()
     assert page.count("<img") == 7
     assert "http" not in page
-    write_sheet(tmp_path / "sheet.png", "By color", None, hits)
+    write_found(tmp_path / "sheet.png", Ask(), found)
     assert Image.open(tmp_path / "sheet.png").size == (6 * 168 + 8, 192 + 24)
-    write_sheet(tmp_path / "sheet.html", "By color", "a <b>striped</b> star", hits)
+    write_found(tmp_path / "sheet.html", Ask(text="a <b>striped</b> star"), found)
     assert "“a &lt;b&gt;striped&lt;/b&gt; star”" in (tmp_path / "sheet.html").read_text()
     with pytest.raises(ConfigError, match=r"not 'sheet\.txt'"):
-        write_sheet(tmp_path / "sheet.txt", "", None, hits)
+        write_found(tmp_path / "sheet.txt", Ask(), found)

@@ -18,10 +18,10 @@ from dear.world.losses import (
     strayed,
     text_features,
 )
-from dear.world.pretrain import Settings, learning_rate, make_batch, pretrain, remaining
+from dear.world.pretrain import PretrainSettings, learning_rate, make_batch, pretrain, remaining
 
 pytestmark = pytest.mark.xdist_group("pretrain")  # one whole run for all
-TINY = Settings(seed=3, steps=6, shard=10, captions=6, gray=2, warmup=2, dense_from=2)
+TINY = PretrainSettings(seed=3, steps=6, shard=10, captions=6, gray=2, warmup=2, dense_from=2)
 
 
 def losses(folder):
@@ -142,7 +142,7 @@ def test_prompts_find_their_anchors():
 
 
 def test_schedule():
-    settings = Settings(steps=100, warmup=10, lr=1.0, cooldown=0.3)
+    settings = PretrainSettings(steps=100, warmup=10, lr=1.0, cooldown=0.3)
     assert learning_rate(0, settings) == pytest.approx(0.1)
     assert learning_rate(40, settings) == 1.0
     assert settings.plateau == 70

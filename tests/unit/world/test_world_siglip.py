@@ -20,11 +20,11 @@ from dear.model.load import make_method
 from dear.world import siglip
 from dear.world.clip import assets_folder, build, config, load_tokenizer, read_folder, write_folder, write_tokenizer
 from dear.world.losses import UNKNOWN, also_true, prompts_are_true, total_loss
-from dear.world.pretrain import Learner, Settings, make_batch, pretrain
+from dear.world.pretrain import Learner, PretrainSettings, make_batch, pretrain
 from dear.world.samples import held_out_image
 from dear.world.vocabulary import NAMES
 
-TINY = Settings(seed=3, steps=2, shard=10, captions=6, gray=2, warmup=2, dense_from=0, kind="siglip")
+TINY = PretrainSettings(seed=3, steps=2, shard=10, captions=6, gray=2, warmup=2, dense_from=0, kind="siglip")
 
 
 @pytest.fixture(scope="module")

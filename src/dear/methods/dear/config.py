@@ -17,6 +17,13 @@ MaskName = Literal["roles", "all_mixed", "all_generalization", "shuffled"]
 Routing = Literal["open", "strict"]
 
 
+def checked_roles(roles: Any) -> Any:
+    """A value of the setting `roles`: a map, its path or its name; anything else raises a `ValueError`."""
+    if roles is not None and not isinstance(roles, str | Path | RoleMap):
+        raise ValueError(f"a role map is a RoleMap, a path or a name, not a {type(roles).__name__}")
+    return roles
+
+
 class DearConfig(Settings):
     """Config of DeAR. Layers are counted from 1."""
 
@@ -63,9 +70,4 @@ class DearConfig(Settings):
     attributes: int | None = Field(default=None, exclude=True)
     """Use fewer or more core attributes."""
 
-    @field_validator("roles")
-    @classmethod
-    def _is_a_map_or_names_one(cls, roles: Any) -> Any:
-        if roles is not None and not isinstance(roles, str | Path | RoleMap):
-            raise ValueError(f"a role map is a RoleMap, a path or a name, not a {type(roles).__name__}")
-        return roles
+    _roles = field_validator("roles")(checked_roles)

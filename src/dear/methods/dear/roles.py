@@ -14,7 +14,6 @@ from dear.roles.derive import by_threshold, with_attributes
 from dear.roles.known import AUTO, shipped_roles
 from dear.roles.rolemap import Role, RoleMap
 
-ROLE_CHOICES = ("roles", "mask", "threshold", "attributes")
 MASKS = ("roles", "all_mixed", "all_generalization", "shuffled")
 UNIFORM = ("all_mixed", "all_generalization")
 """Masks that give every head the same role, so that they need no map."""
