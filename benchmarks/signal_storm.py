@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,9 @@ from kill_storm import (
     make_photos,
     new_box,
 )
+
+from dear.evaluation.choice import read_choice
+from dear.model.artefact import read_adapter
 
 PHASES = {"import": (0.02, 0.25), "start": (0.25, 0.5), "middle": (0.5, 0.85), "end": (0.85, 1.1)}
 """When a signal is sent, as a share of the time that the command takes undisturbed."""
@@ -60,8 +63,15 @@ def stormed(photos: Path, run: Path) -> dict[str, Command]:
     every = commands(photos, run)
     predict = ("predict", str(run), str(photos), "--threads", "1", "--workers", "1", "--out", "out/labels.csv")
     chosen = {name: every[name] for name in ("train", "bench --jobs 2", "train --method auto", "search index")}
+    chosen["train --method auto"] = replace(chosen["train --method auto"], state=chosen_state)
     table = Command(predict, predict, lambda folder: hashes(folder, "labels.csv"))
     return {**chosen, "predict": table, "export --onnx": every["export --onnx"]}
+
+
+def chosen_state(folder: Path) -> object:
+    """What is the same in every choice: Ctrl-C ends the trials, and the best method so far is trained."""
+    choice, saved = read_choice(folder), read_adapter(folder)
+    return choice is not None, saved.manifest.classes
 
 
 def stop_once(box: Box, words: tuple[str, ...], how: signal.Signals, wait: float, twice: bool, found: Found) -> bool:
