@@ -82,6 +82,7 @@ def one_fault(kind: Kind, place: Path, what: str, number: int, mode: str) -> End
 def measure(name: str, kind: Kind, place: Path, mode: str) -> dict[str, Any]:
     """Every fault in folders of one kind; in mode "overwrite", the folder is filled before."""
     (place / "alone").mkdir(parents=True)
+    kind.prepare(place / "alone" / "out")
     for one in ["new", mode] if mode != "new" else ["new"]:
         kind.fill(place / "alone" / "out", modes()[one])
     state, names = kind.state(place / "alone" / "out"), names_below(place / "alone")
@@ -92,6 +93,7 @@ def measure(name: str, kind: Kind, place: Path, mode: str) -> dict[str, Any]:
             number += 1
             work = place / f"{what}-{number}"
             work.mkdir()
+            kind.prepare(work / "out")
             if mode != "new":
                 kind.fill(work / "out", {})
             ended = one_fault(kind, work, what, number, mode)

@@ -47,7 +47,8 @@ def counted(
             if not _is_below(place, arguments, more):
                 return real(*arguments, **more)
             count[0] += 1
-            return happen(count[0], lambda: real(*arguments, **more))
+            with named(arguments[0]):
+                return happen(count[0], lambda: real(*arguments, **more))
 
         return call
 
@@ -59,6 +60,17 @@ def counted(
     finally:
         for one in patches:
             one.stop()
+
+
+@contextmanager
+def named(file: Any) -> Iterator[None]:
+    """Name the file in an error of the disk, as the system does unless it is asked by a file's number."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and not isinstance(file, int):
+            error.filename = str(file)
+        raise
 
 
 def _is_below(place: Path, arguments: tuple[Any, ...], more: dict[str, Any]) -> bool:
@@ -98,13 +110,15 @@ def filling(work: Callable[[], object], place: Path, number: int) -> Ended:
             def opened(file: Any, mode: str = "r", *more: Any, **others: Any) -> Any:
                 if set(mode) & set("wax+") and not isinstance(file, int) and _is_below(place, (file,), {}):
                     count[0] += 1
-                    return happen(count[0], lambda: opens(file, mode, *more, **others))
+                    with named(file):
+                        return happen(count[0], lambda: opens(file, mode, *more, **others))
                 return opens(file, mode, *more, **others)
 
             def made(*arguments: Any, **more: Any) -> Any:
                 if str(more.get("dir")).startswith(str(place)):
                     count[0] += 1
-                    return happen(count[0], lambda: makes(*arguments, **more))
+                    with named(more["dir"]):
+                        return happen(count[0], lambda: makes(*arguments, **more))
                 return makes(*arguments, **more)
 
             with patch("builtins.open", opened), patch("io.open", opened), patch("tempfile.mkstemp", made):

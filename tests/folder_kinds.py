@@ -55,6 +55,8 @@ class Kind:
     modes: tuple[str, ...] = ("new", "resume", "overwrite")
     again: tuple[str, ...] = ("resume",)
     """How to continue after a crash: the modes, the first one that is not refused."""
+    prepare: Callable[[Path], object] = lambda folder: None
+    """What is done to a folder first, undisturbed, as something else has filled it before."""
 
 
 def digest(*parts: bytes) -> str:
@@ -203,14 +205,18 @@ class Kinds:
         with patch.dict(os.environ, {VARIABLE: str(folder)}):
             return dear.build_search(made)
 
-    def calibrated(self, folder: Path, how: How) -> object:
-        """A run that is there, with fitted probabilities."""
+    def trained(self, folder: Path) -> None:
+        """A run with a config file, unless the folder has one."""
         made = self.place / "run to calibrate"
         if not (made / "adapter_config.json").is_file():
             few: dict[str, Any] = {"epochs": 1, "shots": 4, "workers": 0, "mask": "all_mixed"}
             dear.fit(self.photos, self.name, pretrained="random", out=made, **few)
         if not (folder / "adapter_config.json").is_file():
             shutil.copytree(made, folder, dirs_exist_ok=True)
+
+    def calibrated(self, folder: Path, how: How) -> object:
+        """A run that is there, with fitted probabilities."""
+        self.trained(folder)
         with patch("dear.workflows.calibrate.FEWEST_IMAGES", 1):
             return dear.calibrate(folder, workers=0)
 
@@ -261,7 +267,7 @@ class Kinds:
             "sync": Kind(self.sync, lambda folder: files(folder, "cells/*", "table.*"), ("new", "overwrite"), ("new",)),
             "cache": Kind(self.cache, self._rows, twice, ("new",)),
             "lists": Kind(self.lists, self._nearest, twice, ("new",)),
-            "calibrated": Kind(self.calibrated, lambda folder: files(folder, *adapter), twice, ("new",)),
+            "calibrated": Kind(self.calibrated, lambda folder: files(folder, *adapter), twice, ("new",), self.trained),
         }
 
 

@@ -9,21 +9,40 @@ QUIET = ("-h", "--help", "--version", "--install-completion", "--show-completion
 
 
 def main() -> None:
-    """Load the command line and run it."""
+    """Load the command line and run it; Ctrl-C is at most one line at every moment."""
+    try:
+        words = begin()
+        from dear.cli import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("\ndear: stopped before anything was done.\n")
+        sys.exit(130)
+    try:
+        run(words)
+    except KeyboardInterrupt:  # once more, while the command was ending
+        sys.exit(130)
+    finally:
+        end_at_once_if_interrupted()
+
+
+def begin() -> str:
+    """Prepare the process; the first line of the command, which is shown before anything heavy is imported."""
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ.update(waiting(running_programs(), os.cpu_count() or 1))
     open_streams()
     check_place()
     words = first_words(sys.argv[1:])
     if words and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        sys.stderr.write(f"{words} …\r")  # before anything heavy is imported; the next output covers it
+        sys.stderr.write(f"{words} …\r")  # the next output covers it
         sys.stderr.flush()
-    try:
-        from dear.cli import main as run
-    except KeyboardInterrupt:
-        sys.stderr.write("\ndear: stopped before anything was done.\n")
-        sys.exit(130)
-    run(words)
+    return words
+
+
+def end_at_once_if_interrupted() -> None:
+    """Let Ctrl-C end the process without a word from here on: Python would print tracebacks while it shuts down."""
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def waiting(running: int | None, cores: int) -> dict[str, str]:

@@ -123,6 +123,10 @@ class ExportError(DearError, RuntimeError):
     """A model cannot be exported, or what was exported computes something else."""
 
 
+class FolderError(DearError, OSError):
+    """A file in an output folder cannot be read or written."""
+
+
 class FolderBusyError(DearError, RuntimeError):
     """Another process is writing to the folder."""
 

@@ -4,7 +4,9 @@ The quick tests are about the parts that write; the slow ones about every kind o
 prints how many faults there were, and `benchmarks/kill_storm.py` kills real commands.
 """
 
+import gc
 import os
+import re
 import socket
 import time
 import warnings
@@ -112,6 +114,20 @@ def test_a_cache_removes_what_killed_processes_left_in_it(tmp_path):
     os.utime(left, (1, 1))
     FeatureStore.open(tmp_path, {"of": "rows"}, (2,)).put(["one"], torch.zeros(1, 2))
     assert [path.exists() for path in (left, fresh, mine)] == [False, True, True]
+
+
+def test_writing_files_of_many_names_keeps_nothing_in_memory(tmp_path):
+    """A pattern per name stayed in caches of Python: an index that is updated all day grew by megabytes."""
+
+    def patterns():
+        gc.collect()
+        return sum(type(one) is re.Pattern for one in gc.get_objects())
+
+    write_atomic(tmp_path / "first", b"")
+    before = patterns()
+    for number in range(40):
+        write_atomic(tmp_path / f"segment-{number}.safetensors", b"")
+    assert patterns() == before
 
 
 def test_search_lists_leave_nothing_behind_and_refuse_in_a_sentence(model, tmp_path, monkeypatch):

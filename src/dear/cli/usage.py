@@ -7,14 +7,18 @@ from typing import Any
 
 import typer
 
-from dear.errors import did_you_mean
+from dear.errors import DearError, did_you_mean
 
 UsageError: Any = typer.BadParameter.__base__
 """Click's class, or that of the click inside newer versions of typer."""
 
 
 def in_words(error: Any) -> str:
-    """What was typed wrong, in one sentence."""
+    """What was typed wrong, in one sentence of bounded length, whatever was typed."""
+    return str(DearError(" ".join(_sentence(error).split())))
+
+
+def _sentence(error: Any) -> str:
     kind, command = type(error).__name__, getattr(error.ctx, "command", None)
     path = f"'{error.ctx.command_path}'" if error.ctx else "dear"
     if kind == "NoSuchOption":

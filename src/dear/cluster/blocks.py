@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from dear import errors
 from dear.cluster.connection import check_room
-from dear.cluster.nodes import Expected, check_nodes, here, problem_here
+from dear.cluster.nodes import Expected, check_nodes, here, last_line, problem_here
 from dear.errors import ClusterError, DearError
 
 Block = Mapping[str, Any]
@@ -73,8 +73,7 @@ def each_block(cluster: Cluster, make: Maker, order: Block, blocks: Sequence[Blo
                 raise _error(found["error"], found["text"])
             yield found
     except ray.exceptions.RayError as error:
-        first = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-        raise ClusterError(f"A block ended with an error on the cluster: {first.strip()}") from error
+        raise ClusterError(f"A block ended with an error on the cluster: {last_line(error)}") from error
 
 
 class _Actor:

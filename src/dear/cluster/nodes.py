@@ -70,8 +70,9 @@ def check_nodes(ray: Any, expected: Expected, cpus: float, gpus: float) -> None:
 
     nodes = {one["NodeID"]: one["NodeName"] for one in ray.nodes() if has_room(one, cpus, gpus)}
     task = ray.remote(num_cpus=0, max_retries=0)(_look())
+    plain = expected._asdict()  # a node may have a dear without our classes
     asked = {
-        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(expected): name
+        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(plain): name
         for node, name in nodes.items()
     }
     answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER)
@@ -80,20 +81,33 @@ def check_nodes(ray: Any, expected: Expected, cpus: float, gpus: float) -> None:
     for one in answered:
         try:
             problem = ray.get(one)
+        except ray.exceptions.RayTaskError as error:
+            raise ClusterError(f"The node {asked[one]} cannot run dear ({last_line(error)}).") from error
         except ray.exceptions.RayError:
             continue  # it has just died; Ray runs nothing there
         if problem is not None:
             raise ClusterError(problem)
 
 
-def _look() -> Callable[[Expected], str | None]:
-    def look(expected: Expected) -> str | None:  # local, so Ray sends it as it is: dear may be missing there
-        import socket
+def last_line(error: BaseException) -> str:
+    """What an error of Ray says in the end, after the traceback of a node."""
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
 
+
+def _look() -> Callable[[dict[str, Any]], str | None]:
+    def look(expected: dict[str, Any]) -> str | None:  # local, so Ray sends it as it is: dear may be missing there
         try:
-            from dear.cluster.nodes import problem_here
+            from dear.cluster.nodes import Expected, problem_here
         except ImportError:
-            return f"The node {socket.gethostname()} has no dear: install the same version as on this machine."
-        return problem_here(expected)
+            import socket
+            from importlib import import_module
+
+            try:
+                found = f"dear {import_module('dear').__version__}"
+            except (ImportError, AttributeError):
+                found = "no dear"
+            wanted = f"this machine has {expected['versions']['dear']}: install the same version on both"
+            return f"The node {socket.gethostname()} has {found}, but {wanted}."
+        return problem_here(Expected(**expected))
 
     return look

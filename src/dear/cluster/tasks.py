@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dear import errors
-from dear.cluster.nodes import Expected
+from dear.cluster.nodes import Expected, last_line
 from dear.errors import ClusterError, DearError, TrainingError, is_typed, option
 
 RETRIES = 3
@@ -83,8 +83,7 @@ def result(ray: Any, done: Any, noun: str) -> Any:
             f"that fewer {noun}s share a node."
         ) from None
     except raised.RayError as error:
-        first = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-        raise ClusterError(f"A {noun} ended with an error on the cluster: {first.strip()}") from error
+        raise ClusterError(f"A {noun} ended with an error on the cluster: {last_line(error)}") from error
     if kind:
         raise error_of(kind, found)
     return found

@@ -62,10 +62,12 @@ def run_cell(
     prepared = _prepared(cell, options, workspace)
     trained = describe(*prepared)
     path, mark = options.out / CELLS / f"{cell.slug}.json", _mark(trained, cell, options, workspace)
+    job, folder, what = prepared.job, options.out / RUNS / cell.slug, fingerprint(trained)
     if (done := _done(path, mark)) is not None:
+        if _was_begun(folder, what):
+            (folder / CHECKPOINT).unlink(missing_ok=True)  # left if the process died after it had written the result
         return _renamed(done, *prepared)
     start, peak = time.monotonic(), watch_peak(local_device(options.device))
-    job, folder, what = prepared.job, options.out / RUNS / cell.slug, fingerprint(trained)
     with encoding_clock() as encoding, place(folder, what) as work, step_log(options.log, work, on_step) as each_step:
         made = _trained(prepared, what, cell.slug, work, options, each_step)
         begun = time.monotonic() - encoding()

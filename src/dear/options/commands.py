@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from dear.options.fields import (
     Argument,
@@ -27,6 +27,7 @@ from dear.options.fields import (
     Text,
     as_items,
     as_texts,
+    within_reach,
 )
 from dear.options.parts import DataRoot, Descriptions, Device, Machine, OnCluster, Threads
 
@@ -283,7 +284,9 @@ class Search(Device, MadeBy, title="Options"):
     top_k: Annotated[Count, Short("-k"), Former("count")] = 12
     """Number of results."""
     min_score: Annotated[
-        float | Literal["auto"] | None, Shown("SCORE|auto", "a number, or auto for the proposed score")
+        float | Literal["auto"] | None,
+        AfterValidator(within_reach),
+        Shown("SCORE|auto", "a number, or auto for the proposed score"),
     ] = None
     """Leave out results below this score; auto for the one proposed by the spread of scores."""
     sheet: File | None = None

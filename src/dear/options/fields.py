@@ -193,6 +193,8 @@ def within_reach(value: Any) -> Any:
 LARGEST = 100_000
 """Largest number of shares of a grid."""
 Count = Annotated[int, Field(ge=1), AfterValidator(within_reach), Shown("N", "a whole number")]
+Epochs = Annotated[Count, Field(le=100_000)]
+"""More would only be a mistake: the learning rate is planned for all of them, and the run ends after the last one."""
 Number = Annotated[int, Field(ge=0), AfterValidator(within_reach), Shown("N", "a whole number")]
 Rate = Annotated[float, Field(ge=0), AfterValidator(within_reach), Shown("RATE", "a number")]
 Share = Annotated[float, Field(ge=0, lt=1), Shown("SHARE", "a number")]

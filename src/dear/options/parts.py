@@ -16,6 +16,7 @@ from dear.options.fields import (
     Count,
     Counts,
     DataName,
+    Epochs,
     File,
     Folder,
     Folders,
@@ -96,7 +97,7 @@ class Training(Options, title="Training"):
     images if none is shipped for the weights."""
     recipe: RecipeName = "own"
     """Recipe: own, as the method was published; shared, one for all methods; tuned, the best of a few per method."""
-    epochs: Count | None = None
+    epochs: Epochs | None = None
     """Number of epochs; by default the recipe's."""
     batch_size: Annotated[Count | None, Former("batch")] = None
     """Batch size; by default the recipe's."""
@@ -274,7 +275,7 @@ class GridOptions(Options, title="Options"):
     shots: Counts = (16,)
     """Training images per class, comma-separated."""
     epochs_of: Annotated[
-        dict[str, Count], BeforeValidator(as_pairs), Shown("NAME=N,NAME=N", "NAME=N, as in maple=5")
+        dict[str, Epochs], BeforeValidator(as_pairs), Shown("NAME=N,NAME=N", "NAME=N, as in maple=5")
     ] = Field(default={})
     """Other numbers of epochs for some methods; tables mark them."""
     jobs: Annotated[Count, Field(le=256)] = 1
@@ -389,7 +390,7 @@ class Quickstart(Options, title="Options"):
     """Folder for the run and its report."""
     data: Name = "world-blooms"
     """A data set of the embedded world."""
-    epochs: Count = 10
+    epochs: Epochs = 10
     """Number of epochs."""
     workers: Annotated[Number, Field(le=256)] = 2
     """Number of image-loading threads."""

@@ -28,7 +28,7 @@ DATA = Path("data")
 Rule = Literal["dominance", "quantile"]
 Centroids = Literal["prototypes", "clusters"]
 Source = Annotated[str, Field(min_length=1), Shown("FOLDER", "a folder of images, or world")]
-MaxImages = Annotated[int, Former("most_images"), Shown("N", "a whole number")]
+MaxImages = Annotated[Count, Former("most_images")]
 
 
 class OneBackbone(Backbone, title="Source"):

@@ -32,6 +32,8 @@ ABANDONED = 3600.0
 RANDOM = "????????"
 """What `tempfile` adds to a name, as a pattern."""
 
+_TEMPORARY = re.compile(r"\.(.*)\..{8}\.tmp", re.DOTALL)
+"""A temporary file or folder, as NAME or NAME.PROCESS between the first point and what `tempfile` adds."""
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _UMASK = os.umask(0)
@@ -76,7 +78,7 @@ def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:
             if not stat.S_ISREG(facts.st_mode):
                 raise NotRegularError(0, "it exists and is not a regular file", str(path))
             mode = stat.S_IMODE(facts.st_mode)
-        _remove_leftovers(target)
+        remove_abandoned(target.parent, target.name)
         prefix = f".{target.name}.{os.getpid()}."
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=prefix, suffix=".tmp")
         with os.fdopen(handle, "wb") as file:
@@ -104,7 +106,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     _put_back(folder)
-    _remove_leftovers(folder)
+    remove_abandoned(folder.parent, folder.name)
     draft = _beside(folder)
     try:
         yield draft
@@ -149,12 +151,6 @@ def _put_back(folder: Path) -> None:
             left.parent.rmdir()
 
 
-def _remove_leftovers(target: Path) -> None:
-    """Remove what killed processes left of earlier attempts to write a file or folder."""
-    for form in (RANDOM, f"*.{RANDOM}"):  # without and with the process
-        remove_abandoned(target.parent, f".{glob.escape(target.name)}.{form}.tmp")
-
-
 def is_being_written(path: Path) -> bool:
     """Whether a temporary file is that of a running process; one that is too old is not, as numbers are used again."""
     named = re.search(r"\.(\d{1,9})\.\w{8}\.tmp$", path.name)
@@ -176,13 +172,19 @@ def is_running(process: int) -> bool:
     return True
 
 
-def remove_abandoned(folder: Path, pattern: str = f".*.{RANDOM}.tmp") -> None:
-    """Remove temporary files and folders that no living process can still need."""
-    for left in folder.glob(pattern):
-        with suppress(OSError):
-            facts = left.lstat()
-            if time.time() - facts.st_mtime > ABANDONED:
-                shutil.rmtree(left) if stat.S_ISDIR(facts.st_mode) else left.unlink()
+def remove_abandoned(folder: Path, name: str | None = None) -> None:
+    """Remove temporary files and folders that no living process can still need; with a name, only those of this one.
+
+    Names are compared, as a pattern per name would stay in the caches of pathlib and re.
+    """
+    with suppress(OSError):
+        for left in list(folder.iterdir()):
+            named = _TEMPORARY.fullmatch(left.name)
+            if named and (name is None or named[1] == name or named[1].startswith(f"{name}.")):
+                with suppress(OSError):
+                    facts = left.lstat()
+                    if time.time() - facts.st_mtime > ABANDONED:
+                        shutil.rmtree(left) if stat.S_ISDIR(facts.st_mode) else left.unlink()
 
 
 def sync_folder(folder: Path) -> None:

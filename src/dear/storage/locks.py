@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
-from dear.errors import ConfigError, FolderBusyError, OverwriteError, option
+from dear.errors import ConfigError, DearError, FolderBusyError, FolderError, OverwriteError, option
 from dear.storage.documents import Document, OpenRecord
 from dear.storage.files import MEGABYTE, is_being_written, is_running, read_regular, shown
 
@@ -148,7 +148,8 @@ def _owned(folder: Path, kind: Kind, path: Path) -> Iterator[None]:
             with _writing(folder):
                 _sign(path)
             threading.Thread(target=_beat, args=(path, stop), daemon=True).start()
-            yield
+            with _one_sentence(folder, kind):
+                yield
             _refuse_lost(folder, kind, path)
         finally:
             stop.set()
@@ -188,6 +189,21 @@ def _refuse_held(path: Path, folder: Path, kind: Kind) -> None:
         lock = FileLock(path, timeout=0, is_singleton=False)
         _acquire(lock, folder, kind, path)  # the signature may be that of a killed process
         lock.release()
+
+
+@contextmanager
+def _one_sentence(folder: Path, kind: Kind) -> Iterator[None]:
+    """Turn the disk's refusal of a file in the folder into one sentence; other files are not ours to explain."""
+    try:
+        yield
+    except OSError as error:
+        ours = isinstance(error.filename, str) and Path(error.filename).absolute().is_relative_to(folder.absolute())
+        if isinstance(error, DearError) or not ours:
+            raise
+        raise FolderError(
+            f"{error.filename} cannot be read or written ({error.strerror or error}), so the {kind} is not complete: "
+            f"make room or check the permissions, and do the same again; what was saved so far is kept."
+        ) from error
 
 
 @contextmanager

@@ -29,12 +29,23 @@ UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 def cache_home() -> Path:
     """The user's cache folder: $DEAR_CACHE, or the system's usual place."""
     if folder := os.environ.get(VARIABLE, "").strip():
-        return Path(folder).expanduser()
+        try:
+            return Path(folder).expanduser()
+        except RuntimeError:
+            raise CacheError(f"{VARIABLE} is {folder!r}, but there is no such home folder: set another one.") from None
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "dear" / "cache"
+        return Path(os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local") / "dear" / "cache"
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "dear"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dear"
+        return _home() / "Library" / "Caches" / "dear"
+    return Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache") / "dear"
+
+
+def _home() -> Path:
+    """The user's home; without one a folder that cannot exist, so that the cache is empty and cannot be written."""
+    try:
+        return Path.home()
+    except RuntimeError:  # a user whom the system does not know, as in containers, and no HOME
+        return Path(os.devnull)
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def test_all_problems_of_a_file_at_once(tmp_path):
         f"'data' in {path} is 5: give a folder, a list or a data set's name. "
         f"'set' in {path} is ['a']: give NAME=VALUE, as in beta=0.8. "
         f"'half' in {path} is 'bas': give all, base or novel. Did you mean 'base'? "
-        f"'epochs' in {path} is 'ten': give a whole number from 1 on. "
+        f"'epochs' in {path} is 'ten': give a whole number from 1 to 100000. "
         f"'batch_size' in {path} is 0: give a whole number from 1 on. "
         f"'lr' in {path} is nan: give a number above 0. "
         f"'no_cache' in {path} is 1: give true or false. "
