@@ -85,7 +85,8 @@ def main() -> None:
     workspace, found = Workspace(), dict[str, Found]()
     for name in asked.variants.split(";"):
         values = {
-            **{"data": asked.data, "data_root": asked.data_root, "clip": asked.clip, "roles": asked.roles},
+            **{"data": asked.data, "data_root": asked.data_root, "clip": asked.clip},
+            "roles": None if "first_layer" in VARIANTS[name] else asked.roles,
             **{"methods": ["dear"], "set": VARIANTS[name], "seeds": asked.seeds, "validate": True, "resume": True},
             **{"cached_views": 10, "threads": 1, "cache": asked.out / "cache"},
             "out": asked.out / name.replace(" ", "-"),

@@ -100,11 +100,11 @@ def _look() -> Callable[[dict[str, Any]], str | None]:
             from dear.cluster.nodes import Expected, problem_here
         except ImportError:
             import socket
-            from importlib import import_module
+            import sys
 
             try:
-                found = f"dear {import_module('dear').__version__}"
-            except (ImportError, AttributeError):
+                found = f"dear {sys.modules['dear'].__version__}"
+            except (KeyError, AttributeError):
                 found = "no dear"
             wanted = f"this machine has {expected['versions']['dear']}: install the same version on both"
             return f"The node {socket.gethostname()} has {found}, but {wanted}."

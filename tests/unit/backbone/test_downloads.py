@@ -331,8 +331,8 @@ def test_offline_mode_is_named(hub, monkeypatch, variable):
     monkeypatch.setenv(variable, "1")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert sentence() == (
-        f"ViT-B-16-quickgelu (openai) is not in the cache {constants.HF_HUB_CACHE}, and {variable}=1 forbids to "
-        f"download it: unset {variable}, or fetch open_clip_config.json and open_clip_model.safetensors from "
+        f"ViT-B-16-quickgelu (openai) is not in the cache {constants.HF_HUB_CACHE}, and {variable}=1 forbids "
+        f"downloading it: unset {variable}, or fetch open_clip_config.json and open_clip_model.safetensors from "
         f"{hub.endpoint}/{OPENAI} with another machine and use the folder with --clip local-dir:FOLDER."
     )
     assert not hub.requests
