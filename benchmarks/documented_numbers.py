@@ -71,9 +71,10 @@ def value_at(name: str, path: str) -> Any:
     """The entry of results/NAME.json at a path of keys and places."""
     found = document(name)
     for key in path.split("."):
-        found = (
-            found[int(key)] if isinstance(found, list) else found[key.replace("_", " ") if key not in found else key]
-        )
+        if isinstance(found, list):
+            found = found[int(key)]
+        else:
+            found = found[next(name for name in found if name.replace(" ", "_") == key.replace(" ", "_"))]
     return found
 
 
