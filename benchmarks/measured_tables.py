@@ -281,7 +281,7 @@ def regret_table() -> str:
             f"{tests[best]['hm'] - tests[chosen]['hm']:.1f}",
             f"{one['seconds']['search'] / 60:.0f}",
         ))  # fmt: skip
-    heads = ("photos", "shots", "chosen", "base", "novel", "HM", "plain CLIP", "best in hindsight", "regret", "minutes")
+    heads = ("photos", "shots", "chosen", "base", "novel", "HM", "plain CLIP", "best", "regret", "minutes")
     return table(heads, lines)
 
 
