@@ -138,7 +138,8 @@ def test_search_lists_leave_nothing_behind_and_refuse_in_a_sentence(model, tmp_p
     left.mkdir(parents=True)
     (left / "lists.faiss").write_text("half")
     os.utime(left, (1, 1))
-    monkeypatch.setattr("dear.retrieval.build_lists.ListsRecord.write", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+    full = OSError(28, "full")
+    monkeypatch.setattr("dear.retrieval.build_lists.ListsRecord.write", lambda *_: (_ for _ in ()).throw(full))
     with pytest.raises(CacheError, match=r"cannot be written \(full\): make room, or set DEAR_CACHE"):
         dear.build_search(tmp_path / "index", kinds=["cls"])
     assert not list((tmp_path / "cache" / "search").iterdir())
