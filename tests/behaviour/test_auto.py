@@ -167,7 +167,10 @@ def test_preparation_does_not_lengthen_the_estimate():
 def test_resumed_choice_is_not_made_again(fit, tmp_path, monkeypatch):
     fit(tmp_path / "run")
     monkeypatch.setattr(auto, "_searched", None)
+    (tmp_path / "run" / "auto").mkdir()  # as a crash leaves it between writing the choice and removing the answers
+    (tmp_path / "run" / "auto" / "zero_shot-fold-1.json").write_text("{}")
     fit(tmp_path / "run", resume=True)
+    assert not (tmp_path / "run" / "auto").exists()
     with pytest.raises(ConfigError, match="begun with other photos or options"):
         fit(tmp_path / "run", resume=True, keep_novel=0.5)
 

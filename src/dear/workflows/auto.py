@@ -91,7 +91,8 @@ def _choose(options: Fit, job: Job, model: Model, workspace: Workspace, say: Say
             known = _searched(options, job, model, workspace, trials, cache, mark, say)
             if out is not None:
                 known.write(out / FILE)
-                remove_ours(out, [FOLDER])
+        if out is not None:
+            remove_ours(out, [FOLDER])  # also what a crash after the choice left there
     say(f"{known.chosen} is taken: training it on all {len(job.items)} photos")
     final = options_for(known.chosen, options, model.clip)
     replaces = out is not None and _replaces(out, final, job, model.clip, workspace)
