@@ -131,6 +131,8 @@ def _reason(choice: Choice, ranking: Ranking) -> str:
     taken, best = ranking.taken, ranking.best
     tied = [one for one in ranking.standings if one.is_tied and one is not taken]
     if not tied and best is taken:
+        if any(one.behind.value < 0 for one in ranking.standings):
+            return "It has the best expected score."
         return "" if len(ranking.standings) == 1 else "It is clearly ahead of the others on these photos."
     other = tied[0] if best is taken else best
     if choice.expected and best is taken:

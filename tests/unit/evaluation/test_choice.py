@@ -170,6 +170,13 @@ def test_cheapest_of_those_with_nearly_the_best_expected_score_is_taken():
     assert "it has the best expected score" in summary(made(rights, expected=apart, chosen="coop"))[1]
 
 
+def test_a_method_that_is_behind_on_these_photos_is_not_called_ahead():
+    sure = Expected(spread=1e-6, gains={"ape_t": Gain(learned=3.0, novel=0.0)})
+    choice = made({"zero_shot": (20, 30), "ape_t": (22, 30), "coop": (40, 30)}, expected=sure, chosen="ape_t")
+    assert rank(choice).chosen == "ape_t"
+    assert "ahead" not in " ".join(summary(choice))
+
+
 def test_method_of_which_nothing_is_known_is_expected_to_gain_nothing():
     rights = {"zero_shot": (20, 30), "other": (20, 30)}
     assert expected_scores(made(rights, expected=KNOWN))["other"] == pytest.approx(60.0)
