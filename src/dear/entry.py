@@ -3,7 +3,6 @@
 import io
 import os
 import sys
-import time
 
 QUIET = ("-h", "--help", "--version", "--install-completion", "--show-completion")
 
@@ -27,7 +26,7 @@ def main() -> None:
 def begin() -> str:
     """Prepare the process; the first line of the command, which is shown before anything heavy is imported."""
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-        os.environ.update(waiting(running_programs(), os.cpu_count() or 1))
+        os.environ.update(waiting(sys.platform))
     open_streams()
     check_place()
     words = first_words(sys.argv[1:])
@@ -45,23 +44,9 @@ def end_at_once_if_interrupted() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def waiting(running: int | None, cores: int) -> dict[str, str]:
-    """How OpenMP's threads wait: for a moment with a core on an idle machine, else without, for the other programs."""
-    idle = running is not None and running < cores / 2
-    return {"GOMP_SPINCOUNT": "10000"} if idle else {"OMP_WAIT_POLICY": "PASSIVE"}
-
-
-def running_programs() -> int | None:
-    """The number of other threads that compute on this machine now; None where the system does not say."""
-    counts = []
-    try:
-        for _ in range(5):
-            with open("/proc/loadavg") as file:  # noqa: PTH123 (pathlib takes longer to import)
-                counts.append(int(file.read().split()[3].partition("/")[0]) - 1)
-            time.sleep(0.001)
-    except (OSError, ValueError, IndexError):
-        return None
-    return sorted(counts)[len(counts) // 2]
+def waiting(platform: str) -> dict[str, str]:
+    """How OpenMP's threads wait: for a moment with a core (GNU's library, on Linux), else without, for other programs."""
+    return {"GOMP_SPINCOUNT": "10000"} if platform == "linux" else {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def open_streams() -> None:

@@ -52,7 +52,7 @@ def ended(script):
     )
 
 
-@pytest.mark.parametrize("name", ["running_programs", "open_streams", "check_place", "first_words"])
+@pytest.mark.parametrize("name", ["waiting", "open_streams", "check_place", "first_words"])
 def test_ctrl_c_before_the_imports_is_one_sentence(name):
     needs_posix()
     environment = os.environ.copy()
