@@ -34,7 +34,7 @@ EXTRAS = {
 """What each extra brings, by the names that are imported."""
 VARIABLES = (
     *("DEAR_CACHE", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"),
-    *("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES"),
+    *("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "CUDA_VISIBLE_DEVICES"),
 )
 NEVER_RUN = ("cuda", "mps", "windows")
 """What this version was never run on by its authors: it should work, and nobody has seen it."""
