@@ -6,7 +6,7 @@ on test images. Tests that a table in results/ has already are taken from there.
 
 The choice is made without what is known from the tables about the data set itself: of the world, the other sets count,
 and for photographs the table on photographs does not. Each case is one JSON file in OUT/cases, so an interrupted run
-resumes; the summary is of all cases in OUT, whatever command computed them.
+resumes; the summary is of all cases in OUT, whatever command computed them, and of those in --json that OUT lacks.
 
     python benchmarks/auto_regret.py --data world-textures,world-emblems,world-broad,world-scenes,world-blooms \
         --out runs/regret
@@ -192,6 +192,18 @@ def shown(one: dict[str, Any]) -> tuple[str, ...]:
     return (one["data"], str(one["shots"]), method, *accuracies, f"{regret(one, method):.1f}", best)
 
 
+def all_cases(out: Path, stored: Path | None) -> list[dict[str, Any]]:
+    """The ranked cases of a folder, and those that only the stored results have."""
+    document = json.loads(stored.read_text()) if stored and stored.is_file() else {"cases": []}
+    found = {(one["data"], one["shots"], one["seed"]): one for one in document["cases"]}
+    for path in (out / "cases").glob("*.json"):
+        choice = read_choice(out / "runs" / path.stem)
+        assert choice is not None
+        one = json.loads(path.read_text())
+        found[one["data"], one["shots"], one["seed"]] = ranked(one, choice)
+    return [found[key] for key in sorted(found)]
+
+
 def main() -> None:
     """Run the cases that are missing, print the table of all cases, and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -223,11 +235,7 @@ def main() -> None:
             }  # fmt: skip
             made = case(check(Fit, values), workspace)
             write_atomic(folder / f"{name}.json", json.dumps(made, indent=1).encode())
-    cases = []
-    for path in sorted(folder.glob("*.json")):
-        choice = read_choice(asked.out / "runs" / path.stem)
-        assert choice is not None
-        cases.append(ranked(json.loads(path.read_text()), choice))
+    cases = all_cases(asked.out, asked.json)
     found = summary(cases)
     print(table(("data", "shots", "chosen", "base", "novel", "HM", "regret", "best"), map(shown, cases), words=1))
     print(json.dumps(found, indent=1))

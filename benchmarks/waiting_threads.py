@@ -1,6 +1,7 @@
 """Wall time of `dear quickstart` for ways in which OpenMP's threads wait, alone and beside two busy programs.
 
-The default is `GOMP_SPINCOUNT=10000` on Linux. Settings take turns, so that a slow minute of the machine meets all of them.
+The default is `GOMP_SPINCOUNT=10000` on Linux. Settings take turns, so that a slow minute of the machine meets all of
+them.
 
     python benchmarks/waiting_threads.py --repeats 3 --json results/waiting-threads.json
 """
