@@ -5,21 +5,18 @@ import json
 import pytest
 
 import dear
-from dear.cluster.connection import connected
 from helpers import make_photos
-from needs import needs, needs_posix
 from ray_workers import TASKS, killing_one
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
-HOW = {"candidates": "tip_adapter,clip_adapter,coop", "cached_views": 2, "epochs": 2, "workers": 0, "threads": 1}
-
-
-@pytest.fixture(scope="module")
-def ray():
-    needs("ray")
-    needs_posix()
-    with connected("ray") as ray:
-        yield ray
+HOW = {
+    "candidates": "tip_adapter,clip_adapter,coop",
+    "budget": "1h",
+    "cached_views": 2,
+    "epochs": 2,
+    "workers": 0,
+    "threads": 1,
+}
 
 
 def test_a_choice_made_on_a_cluster_is_that_of_one_process(ray, tiny_folders, tmp_path):

@@ -7,7 +7,6 @@ import torch
 import dear
 from dear.cluster import nodes
 from dear.cluster.blocks import Cluster
-from dear.cluster.connection import connected
 from dear.errors import ClusterError, ConfigError
 from dear.retrieval.on_ray import PARTS
 from dear.roles import on_ray
@@ -15,19 +14,10 @@ from dear.roles.moments import collect_moments
 from dear.roles.sources import images_from
 from dear.storage.locks import locked
 from helpers import varied_roles
-from needs import needs, needs_posix
 from ray_workers import killing_one
 from shards import class_folders, files_of, webdataset
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
-
-
-@pytest.fixture(scope="module")
-def ray():
-    needs("ray")
-    needs_posix()
-    with connected("ray") as ray:
-        yield ray
 
 
 @pytest.fixture
