@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half, labels_of
-from dear.engine.feature_cache import StateBatch, evaluation_states
+from dear.engine.feature_cache import BATCH, StateBatch, evaluation_states
 from dear.errors import ConfigError, DataError
 from dear.evaluation.results import PerClass, Scores
 from dear.evaluation.test_data import Newness
@@ -81,7 +81,7 @@ def evaluate_items(
     *,
     half: Half = "all",
     cache: Path | None = None,
-    batch_size: int = 250,
+    batch_size: int = BATCH,
     workers: int = 2,
     beside_plain: bool = False,
     progress: Callable[[int], None] | None = None,

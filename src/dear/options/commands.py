@@ -58,7 +58,7 @@ class Evaluate(Machine, Descriptions, DataRoot, OneRun, title="Options"):
     """Half of the classes: all, base or novel."""
     template: Text | None = None
     """Prompt around a class name; by default the run's or the data set's."""
-    batch_size: BatchSize = 250
+    batch_size: BatchSize = 64
     """Number of images per forward pass."""
     cache: Folder | None = None
     """Cache folder for the frozen layers' outputs."""

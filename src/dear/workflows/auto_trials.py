@@ -15,7 +15,7 @@ import torch
 from dear.backbone.clip import FrozenClip
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import few_shot, folds, labels_of, restrict
-from dear.engine.feature_cache import encoding_clock, evaluation_states
+from dear.engine.feature_cache import BATCH, encoding_clock, evaluation_states
 from dear.engine.job import Job, describe, fingerprint, prepared
 from dear.engine.loop import Metrics
 from dear.engine.run import Reading, train_model
@@ -29,7 +29,6 @@ FOLDS = 4
 """Parts of the shots that are held out in turn, at most."""
 FEWEST_CLASSES = 4
 """With fewer classes none is left out: one class is no question."""
-BATCH = 250
 Labels = tuple[int, ...]
 
 

@@ -42,7 +42,7 @@ def evaluate(
     descriptions: str | Path | Mapping[str, Sequence[str]] | None = None,
     cache: str | Path | None = None,
     workers: int = 2,
-    batch_size: int = 250,
+    batch_size: int = 64,
     device: str | None = None,
     threads: int | None = None,
     allow_pickled: bool = False,
