@@ -106,7 +106,11 @@ def waiting_table() -> str:
         place: {name: median(times) for name, times in row.items()}
         for place, row in document("waiting-threads")["seconds"].items()
     }
-    ways = {"default": "`GOMP_SPINCOUNT=10000` (default)", "sleep": "`OMP_WAIT_POLICY=PASSIVE`"}
+    ways = {
+        "default": "`GOMP_SPINCOUNT=10000` (default)",
+        "sleep": "`OMP_WAIT_POLICY=PASSIVE`",
+        "spin": "`OMP_WAIT_POLICY=ACTIVE`",
+    }
     lines = [
         (text, *(f"{row[name]:.0f} ({row[name] / min(row.values()):.2f})" for row in middle.values()))
         for name, text in ways.items()

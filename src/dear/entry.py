@@ -45,7 +45,7 @@ def end_at_once_if_interrupted() -> None:
 
 
 def waiting(platform: str) -> dict[str, str]:
-    """How OpenMP's threads wait: for a moment with a core (GNU's library, on Linux), else without, for other programs."""
+    """How OpenMP's threads wait: on Linux a moment with their core (GNU's library), elsewhere without one."""
     return {"GOMP_SPINCOUNT": "10000"} if platform == "linux" else {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
