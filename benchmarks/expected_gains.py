@@ -1,8 +1,9 @@
 """Write what `--method auto` knows of methods before it sees a photo: their gains over plain CLIP in our own tables.
 
-A gain is the difference of the log-odds of an accuracy, averaged over data sets and seeds: of the world, of the
-photographs, then over these two. A method that one of them lacks gets the mean of all others there. The spread is the
-standard deviation of gains of the combined score on a data set of the world around those on its other sets.
+A gain is the difference of the log-odds of an accuracy, averaged over seeds, then over the data sets of the world and
+the photographs, each of which counts once. A method that one of the two lacks gets the mean of all others there. The
+spread is the standard deviation of gains of the combined score on a data set of the world around those on its other
+sets. How far trials are from tests comes from sixteen earlier searches, which no later choice is judged by.
 
     python benchmarks/expected_gains.py            # print the file
     python benchmarks/expected_gains.py --write    # write src/dear/evaluation/expected_gains.json
@@ -16,13 +17,15 @@ from collections.abc import Mapping
 from math import exp, log
 from statistics import fmean
 
-from documented_numbers import PLAIN, ROOT, compared
+from documented_numbers import PLAIN, ROOT, compared, document
 
 from dear.evaluation.choice import Expected, Gain
 from dear.evaluation.results import harmonic_mean
 from dear.storage.files import write_atomic
 
 FILE = ROOT / "src/dear/evaluation/expected_gains.json"
+SEARCHES = "auto-regret-development"
+"""Searches whose candidates were all tested, and by which no choice is judged."""
 GROUNDS = ("world-tuned", "photographs-tuned")
 Halves = tuple[float, float]
 """Accuracies on taught and on other classes."""
@@ -61,10 +64,12 @@ def gains_on(table: Table) -> dict[str, Halves]:
 def expected(without: str = "") -> Expected:
     """Gains by method; `without` names a data set that does not count, for tests on it."""
     tables = [{data: rows for data, rows in measured(name).items() if data != without} for name in GROUNDS]
-    grounds = [gains_on(table) for table in tables if table]
-    methods = sorted({name for one in grounds for name in one} - {PLAIN.method})
-    gains = {name: _rounded([_of(one, name) for one in grounds]) for name in methods}
-    return Expected(spread=round(spread(tables[0]), 1), gains=gains)
+    grounds = [(gains_on(table), len(table)) for table in tables if table]
+    methods = sorted({name for one, _ in grounds for name in one} - {PLAIN.method})
+    gains = {name: _rounded([_of(one, name) for one, sets in grounds for _ in range(sets)]) for name in methods}
+    return Expected(
+        spread=round(spread(tables[0]), 1), trials=round(document(SEARCHES)["summary"]["off_in_trials"], 1), gains=gains
+    )
 
 
 def _of(ground: Mapping[str, Halves], method: str) -> Halves:

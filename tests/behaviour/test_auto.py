@@ -1,6 +1,7 @@
 """`--method auto`: honest trials, the same result every time, and nothing that goes wrong ends it."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from dear.errors import ConfigError, TrainingError
 from dear.evaluation.choice import read_choice
 from dear.workflows import auto, auto_search, auto_trials
 from dear.workflows.auto_candidates import names_of
-from dear.workflows.auto_search import Pace
+from dear.workflows.auto_search import Pace, in_turn
 from helpers import make_photos
 
 METHODS = "tip_adapter,linear_probe,clip_adapter"
@@ -247,6 +248,14 @@ def test_cheapest_come_first_and_plain_clip_is_always_tried():
 
     names = names_of(check(Fit, {"data": "x", "method": "auto", "candidates": "dear,tip_adapter_f,textrefiner"}))
     assert names == ["zero_shot", "tip_adapter_f", "textrefiner", "dear"]
+
+
+def test_expensive_methods_are_tried_in_the_order_of_what_they_gained_elsewhere():
+    methods = ["zero_shot", "gda", "clip_adapter", "coop", "own_method", "mmrl", "clip_lora"]  # in the order of cost
+    order = [one.method for one in in_turn([SimpleNamespace(method=name) for name in methods])]
+    assert order[:3] == methods[:3], "methods on features by their cost"
+    assert order[3] == "clip_lora"
+    assert order[-1] == "own_method", "nothing is known about it"
 
 
 def test_command_prints_ranking_reason_and_report(dear_, one_clip, photos, tmp_path):

@@ -63,6 +63,8 @@ class Expected(Record):
 
     spread: float = Field(gt=0, le=100)
     """Standard deviation of a method's gain on a data set around its mean gain on others, in combined points."""
+    trials: float = Field(default=0.0, ge=0, le=100)
+    """How far a gain in trials usually is from the gain in a test, in combined points; 0 in files without it."""
     gains: dict[str, Gain]
     """By method; one that is not listed is expected to gain nothing."""
 

@@ -4,7 +4,8 @@ Accuracies are of held-out photos. Their uncertainty is found by resampling phot
 same resampled photos, so that differences are paired. All randomness comes from the seed of the choice.
 
 A few photos cannot rank a dozen methods. What a method gained on other data sets is therefore combined with what it
-gained on these photos, as two normal distributions are: the more certain one has the larger weight.
+gained on these photos, as two normal distributions are: the more certain one has the larger weight. Trials are less
+certain than the number of their photos says, since they teach fewer photos and classes than the final training does.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ RESAMPLES, FEWEST_RESAMPLES = 1000, 200
 MOST_NUMBERS = 20_000_000
 """Resamples × photos, at most."""
 LEVEL = 0.95
-MARGIN = 0.5
+MARGIN = 0.25
 """Points of the expected score that are worth no further cost."""
 USUAL_SHOTS = 16
 """Photos per class with which the gains on other data sets were measured."""
@@ -141,7 +142,7 @@ def _expected(choice: Choice, tried: list[CandidateRecord], scores: _Scores, pla
         return np.asarray(scores.combined[0])
     usual = _usual(choice, tried, scores, plain)
     here = scores.combined - scores.combined[:, [plain]]
-    noise = here[1:].var(axis=0) + photo**2
+    noise = np.maximum(here[1:].var(axis=0) + photo**2, choice.expected.trials**2)
     weight = choice.expected.spread**2 / (choice.expected.spread**2 + noise)
     return np.asarray(scores.combined[0, plain] + usual + weight * (here[0] - usual), dtype=np.float64)
 

@@ -18,4 +18,4 @@ def all_expected() -> Expected:
 def expected_gains(methods: Collection[str]) -> Expected:
     """The gains of some methods."""
     found = all_expected()
-    return Expected(spread=found.spread, gains={name: one for name, one in found.gains.items() if name in methods})
+    return found.model_copy(update={"gains": {name: one for name, one in found.gains.items() if name in methods}})

@@ -1,5 +1,6 @@
-"""The search of `--method auto`: tries candidates on the same trials, the cheapest first, within a budget of time.
+"""The search of `--method auto`: tries candidates on the same trials, within a budget of time.
 
+Methods on features come first, the cheapest at the start, then those in towers, the most promising at the start.
 Answers are stored per candidate and trial, so a search that was killed resumes without repeating any. Time decides only
 which candidates fit into the budget, and whether the curve of fewer photos does; it decides no answer and no rank.
 """
@@ -24,7 +25,7 @@ from dear.engine.run import Reading
 from dear.engine.workspace import Say
 from dear.errors import CacheError, ClusterError, DearError, Terminated
 from dear.evaluation.choice import PLAIN, CandidateRecord, Choice, Seconds
-from dear.evaluation.choice_ranking import is_clearly_behind, rank
+from dear.evaluation.choice_ranking import NOTHING, is_clearly_behind, rank
 from dear.evaluation.expected_gains import expected_gains
 from dear.progress.stages import duration, stage
 from dear.workflows.auto_candidates import ON_FEATURES, Candidate, reason, view_names
@@ -132,7 +133,7 @@ class Search:
         try:
             with stage("trying methods", total, outer=True) as advance:
                 self._ask_for_all()
-                for number, one in enumerate(self._candidates):
+                for number, one in enumerate(in_turn(self._candidates)):
                     self._found[one.method] = self._try(one)
                     left = self._budget.seconds - self._budget.spent
                     advance((number + 1) * len(self._trials), left=max(left, 0.0))
@@ -145,8 +146,8 @@ class Search:
         return self.choice()
 
     def _ask_for_all(self) -> None:
-        """Have other machines, if any, run all trials, the cheapest candidates first; photos are encoded here."""
-        for one in self._candidates if self._elsewhere else ():
+        """Have other machines, if any, run all trials, in the order of the search; photos are encoded here."""
+        for one in in_turn(self._candidates) if self._elsewhere else ():
             with suppress(OverBudgetError, DearError):  # it is met again when the candidate is tried
                 self._encode(one)
                 self._ask(one, [trial for trial in self._trials if not self._plain_answers(one, trial)])
@@ -344,6 +345,17 @@ class Search:
             self._say(f"What more photos would bring is not measured: {more}")
             return
         self._curve = curve
+
+
+def in_turn(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates in the order of the search: of those in towers, the ones that gained most on other data sets first."""
+    known = expected_gains({one.method for one in candidates}).gains
+
+    def place(one: Candidate) -> float:
+        gain = None if one.method in ON_FEATURES else known.get(one.method, NOTHING)
+        return float("-inf") if gain is None else -(gain.learned + gain.novel)
+
+    return sorted(candidates, key=place)
 
 
 def _untried(one: Candidate, why: str) -> CandidateRecord:

@@ -157,6 +157,15 @@ def test_expected_score_is_the_mean_of_photos_and_tables_by_their_certainty():
         assert min(photos[method], tables[method]) < between[method] < max(photos[method], tables[method])
 
 
+def test_trials_are_never_more_certain_than_trials_usually_are():
+    """800 photos alone would decide; if trials are usually off by much more than the spread of methods, tables do."""
+    many = {"zero_shot": (400, 600), "ape_t": (600, 600), "coop": (500, 600)}
+    doubtful = KNOWN.model_copy(update={"trials": 100.0})
+    assert KNOWN.trials == 0
+    assert rank(made(many, images=800, expected=KNOWN)).chosen == "ape_t"
+    assert rank(made(many, images=800, expected=doubtful)).chosen == "coop"
+
+
 def test_cheapest_of_those_with_nearly_the_best_expected_score_is_taken():
     alike = Expected(spread=1e-6, gains={"ape_t": Gain(learned=0.50, novel=0.0), "coop": Gain(learned=0.52, novel=0.0)})
     apart = alike.model_copy(update={"gains": {**alike.gains, "coop": Gain(learned=0.7, novel=0.0)}})
