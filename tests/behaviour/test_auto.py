@@ -1,6 +1,8 @@
 """`--method auto`: honest trials, the same result every time, and nothing that goes wrong ends it."""
 
 import json
+from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 import dear
 from dear.data.open import open_dataset
 from dear.engine.job import make_job
+from dear.engine.run import Reading
 from dear.errors import ConfigError, TrainingError
 from dear.evaluation.choice import read_choice
 from dear.workflows import auto, auto_search, auto_trials
@@ -163,6 +166,62 @@ def test_preparation_does_not_lengthen_the_estimate():
     pace = Pace()
     assert [pace.whole(step, 600, 3.0 + step * 0.01) for step in (1, 2, 200)] == [None] * 3
     assert pace.whole(400, 600, 7.0) == pytest.approx(9.0, rel=0.01)
+
+
+def test_plain_clip_is_waited_for_however_short_the_budget_is(fit, tmp_path, monkeypatch):
+    """Nothing can be ranked without plain CLIP, and a node may need longer to start than the budget is."""
+
+    class Late:
+        """Other machines whose answers come after the budget."""
+
+        candidates = ()
+
+        def ask(self, method, trial):
+            pass
+
+        def cancel(self, method=None):
+            pass
+
+        def answers(self, method, trial, seconds):
+            if seconds is not None:
+                return None
+            one = next(one for one in self.candidates if one.method == method)
+            ready = auto_trials.trial_job(one.job, trial, one.model.clip)
+            return auto_trials.answer(one.job, trial, ready, Reading(0, tmp_path / "cache"), lambda *_: None)
+
+    late, search = Late(), auto_search.Search
+
+    def watched(candidates, *rest, **options):
+        late.candidates = candidates
+        return search(candidates, *rest, **options)
+
+    monkeypatch.setattr(auto, "Search", watched)
+    monkeypatch.setattr(auto, "_elsewhere", lambda options, trials: nullcontext(late))
+    fit(tmp_path / "run", budget="1s")
+    choice = read_choice(tmp_path / "run")
+    assert choice.chosen == "zero_shot"
+    assert {one.method for one in choice.candidates if one.state == "tried"} == {"zero_shot"}
+
+
+def test_a_curve_that_fails_does_not_end_the_search(fit, tmp_path, monkeypatch):
+    real_answer, real_rank = auto_search.answer, auto_search.rank
+
+    def no_memory(job, trial, *rest):
+        if trial.shots is not None:
+            raise MemoryError
+        return real_answer(job, trial, *rest)
+
+    def clip_adapter_first(choice):
+        found = real_rank(choice)
+        has_it = any(one.method == "clip_adapter" for one in found.standings)
+        return replace(found, chosen="clip_adapter") if has_it else found
+
+    monkeypatch.setattr(auto_search, "answer", no_memory)
+    monkeypatch.setattr(auto_search, "rank", clip_adapter_first)
+    fit(tmp_path / "run")
+    choice = read_choice(tmp_path / "run")
+    assert choice.chosen == "clip_adapter"
+    assert choice.curve == {}
 
 
 def test_resumed_choice_is_not_made_again(fit, tmp_path, monkeypatch):

@@ -25,6 +25,9 @@ Added = tuple[tuple[str, ...], tuple[str, ...]]
 """Files and catalogues of the user."""
 
 
+NO_MEMORY = "The node has not enough memory: more threads per task leave room for fewer of them there."
+
+
 class Order(NamedTuple):
     """What a task knows about its run."""
 
@@ -51,6 +54,8 @@ def as_task(ray: Any, target: str, threads: int, gpus: float) -> Any:
     def run(order: Order, *arguments: Any) -> tuple[str, Any]:  # local, so Ray sends it as it is
         from importlib import import_module
 
+        import torch
+
         from dear.cluster.nodes import problem_here
         from dear.errors import DearError
 
@@ -61,6 +66,8 @@ def as_task(ray: Any, target: str, threads: int, gpus: float) -> Any:
             return "", getattr(import_module(module), name)(order, *arguments)
         except DearError as error:
             return type(error).__name__, str(error)
+        except (MemoryError, torch.OutOfMemoryError):
+            return "TrainingError", NO_MEMORY
 
     return ray.remote(
         num_cpus=threads,

@@ -65,11 +65,11 @@ class TrialsOnRay:
         if what not in self._tasks:
             self._tasks[what] = self._start(self._options, what)
 
-    def answers(self, method: str, trial: Trial, seconds: float) -> StoredAnswers | None:
-        """Wait for the answers; None if they are not there after `seconds`."""
+    def answers(self, method: str, trial: Trial, seconds: float | None) -> StoredAnswers | None:
+        """Wait for the answers; None if they are not there after `seconds`, if that is a number."""
         self.ask(method, trial)
         task = self._tasks[method, trial.name, trial.shots]
-        done, _ = self._ray.wait([task], timeout=max(seconds, 0.0))
+        done, _ = self._ray.wait([task], timeout=None if seconds is None else max(seconds, 0.0))
         return StoredAnswers(**result(self._ray, task, "trial")) if done else None
 
     def cancel(self, method: str | None = None) -> None:

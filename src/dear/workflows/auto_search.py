@@ -49,8 +49,8 @@ class Elsewhere(Protocol):
     def ask(self, method: str, trial: Trial) -> None:
         """Have a trial run."""
 
-    def answers(self, method: str, trial: Trial, seconds: float) -> StoredAnswers | None:
-        """Wait for the answers; None if they are not there after `seconds`."""
+    def answers(self, method: str, trial: Trial, seconds: float | None) -> StoredAnswers | None:
+        """Wait for the answers; None if they are not there after `seconds`, if that is a number."""
 
     def cancel(self, method: str | None = None) -> None:
         """End the trials of a method, or all of them."""
@@ -279,9 +279,10 @@ class Search:
         return answer(one.job, trial, ready, self._reading, on_step)
 
     def _asked(self, one: Candidate, trial: Trial, ready: TrialJob) -> StoredAnswers:
-        """Answers of a training on another machine."""
+        """Answers of a training on another machine; those of plain CLIP are needed, however long they take."""
         assert self._elsewhere is not None
-        found = self._elsewhere.answers(one.method, trial, self._budget.seconds - self._budget.spent)
+        left = None if one.method == PLAIN else self._budget.seconds - self._budget.spent
+        found = self._elsewhere.answers(one.method, trial, left)
         if found is None:
             raise OverBudgetError
         if found.mark != ready.mark:
@@ -343,6 +344,9 @@ class Search:
         except OverBudgetError as over:
             more = "the time is up" if over.seconds is None else f"that would take {duration(over.seconds)} more"
             self._say(f"What more photos would bring is not measured: {more}")
+            return
+        except (DearError, MemoryError, torch.OutOfMemoryError) as error:
+            self._say(f"What more photos would bring is not measured: {reason(error)}")
             return
         self._curve = curve
 
