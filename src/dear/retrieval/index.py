@@ -249,6 +249,10 @@ class Writer:
         columns = columns_of(features_NGE, stamps, dead)
         self._try(lambda: self._add([write_segment(self.out, self.manifest.next_number, columns)]))
 
+    def record(self) -> None:
+        """Write the manifest as it is, without a new segment."""
+        self._try(lambda: self._add([]))
+
     def adopt(self, file: Path, rows: int, crc32: dict[str, int]) -> None:
         """List a segment that another process wrote to a file of its own on the same disk."""
 

@@ -12,13 +12,14 @@ from PIL import Image
 from torch import Tensor
 
 from dear.data.images import MISSING, ImageList, content_of, image_batches, open_image
-from dear.data.packed import image_facts
+from dear.data.packed import SHARDS, image_facts
 from dear.data.shards import source_images
 from dear.errors import DataError, OverwriteError, option
 from dear.model.model import Model
 from dear.retrieval.encoder import Encoder, model_encoder
 from dear.retrieval.index import INDEX, Index, Manifest, Writer, read_index
 from dear.retrieval.segments import COPIED, Stamp
+from dear.storage.files import shown
 from dear.storage.locks import check_ours, locked
 
 WRITE_EVERY = 4096
@@ -75,19 +76,20 @@ def update_index(
     check_ours(out, "index", resume=not overwrite, overwrite=overwrite)
     with locked(out, "index"):
         check_ours(out, "index", resume=not overwrite, overwrite=overwrite)  # another one may just have ended
-        old = None if overwrite else _reusable(out, root, maker)
+        old = None if overwrite else _reusable(out, listed, maker)
         return _Update(maker, root, listed, old, progress).run(out, batch_size, workers, elsewhere)
 
 
-def _reusable(out: Path, root: Path, encoder: Encoder) -> Index | None:
-    """The index that is already there, if it is of the same model; that of another folder is refused."""
+def _reusable(out: Path, listed: ImageList, encoder: Encoder) -> Index | None:
+    """The index that is already there, if it is of the same model; that of another folder or shard is refused."""
     if not (out / INDEX).exists():
         return None
-    old = read_index(out)
+    old, root = read_index(out), Path(listed.source)
     if old.folder != root.resolve():
         raise OverwriteError(
             f"{out} is the index of {old.folder}: give another folder, or replace it with {option(overwrite=True)}."
         )
+    _check_shards(old, listed)
     same = (old.model_sha256, old.folder, old.kinds) == (encoder.mark, root.resolve(), encoder.kinds)
     if not same and len(old.manifest.made_by) and "heads" in encoder.made_by:
         raise OverwriteError(
@@ -95,6 +97,36 @@ def _reusable(out: Path, root: Path, encoder: Encoder) -> Index | None:
             f"replace it with {option(overwrite=True)}."
         )
     return old if same else None
+
+
+def _check_shards(old: Index, listed: ImageList) -> None:
+    """Refuse other shards of the same folder than those of the index, all of whose images would be removed."""
+    now = {_shard_of(name) for name in listed.names}
+    known = None
+    for known in map(_shard_of, _names(old)):
+        if known in now:
+            return
+    if known is not None:
+        what = f"{shown(known)} in {old.folder}" if known else f"images in {old.folder}, but not in its shards"
+        raise OverwriteError(
+            f"{old.out} is the index of {what}, and none of its images is listed: name all shards together, as in "
+            f"'shards/*.tar', or replace it with {option(overwrite=True)}."
+        )
+
+
+def _names(index: Index) -> Iterator[str]:
+    """Names of the images that count; a segment is read when its first name is needed."""
+    start = 0
+    for segment in index.segments:
+        alive = index.alive[start : start + segment.rows].tolist()
+        yield from (stamp.path for stamp, counts in zip(segment.stamps(), alive, strict=True) if counts)
+        start += segment.rows
+
+
+def _shard_of(name: str) -> str:
+    """The shard that an image is in, by its name in an index; empty for an image in a folder."""
+    parts = name.split("/")[:-1]
+    return next(("/".join(parts[: at + 1]) for at, part in enumerate(parts) if part.lower().endswith(SHARDS)), "")
 
 
 @dataclass
@@ -222,7 +254,10 @@ class _Update:
                     "lacking": list(self.encoder.lacking),
                 }
             )
-            return Writer.continued(replace(self.old, manifest=manifest))
+            writer = Writer.continued(replace(self.old, manifest=manifest))
+            if manifest != self.old.manifest:  # such as the new place of a run that was moved
+                writer.record()
+            return writer
         form = Manifest(
             folder=str(self.root.resolve()),
             kinds=list(self.encoder.kinds),
