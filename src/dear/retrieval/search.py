@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from dear.config import whole_number
-from dear.data.images import SUFFIXES, as_rgb, open_image
+from dear.data.images import HEIC, RAW, SUFFIXES, as_rgb, open_image
 from dear.data.packed import is_packed
 from dear.errors import ConfigError, DataError, option
 from dear.model.model import Model
@@ -27,7 +27,7 @@ from dear.retrieval.index import BLOCK, WHOLE, Index
 from dear.retrieval.lists import Lists, open_lists
 from dear.retrieval.segments import damaged
 from dear.storage.columns import DamagedSegmentError
-from dear.storage.files import is_file
+from dear.storage.files import is_file, is_folder
 
 ALL = "all"
 AUTO = "auto"
@@ -120,6 +120,8 @@ def find(
 
 def check(index: Index, ask: Ask) -> None:
     """Refuse what an index cannot answer, before a model is loaded."""
+    if not len(index):
+        raise DataError(f"The index in {index.out} has no images: add some to {index.folder}, and index it again.")
     whole_number("top_k", ask.top_k, least=1)
     if ask.by != ALL:
         index.number(ask.by)
@@ -353,9 +355,7 @@ def asked(
     """What to look for, from an image or from words in its place."""
     if query is not None and not isinstance(query, str | Path | Image.Image):
         raise ConfigError(f"The query is of type {type(query).__name__}: give the path of an image, or a text.")
-    if isinstance(query, str | Path) and not is_file(query) and not is_packed(query):
-        if Path(query).suffix.lower() in SUFFIXES or text is not None:
-            raise ConfigError(f"There is no image {query}: check the path, or search for a text without a file ending.")
+    if isinstance(query, str | Path) and not _is_image(query, text):
         query, text = None, str(query)
     if text is not None and (not isinstance(text, str) or not text.strip()):
         raise ConfigError("The text to look for is empty: say what the images show.")
@@ -367,7 +367,22 @@ def asked(
     swaps = swap or {}
     if not isinstance(swaps, Mapping) or not all(isinstance(one, str | Path | Image.Image) for one in swaps.values()):
         raise ConfigError("swap is not a kind of feature with an image, as in {'color': 'other.jpg'}.")
-    return Ask(query, text, by, tuple(named), dict(swaps), top_k, min_score)
+    return Ask(query, text, by, tuple(dict.fromkeys(named)), dict(swaps), top_k, min_score)
+
+
+def _is_image(query: str | Path, text: str | None) -> bool:
+    """Whether a query is the path of an image, not words; what can only be a wrong path is refused."""
+    if is_file(query) or is_packed(query):
+        return True
+    if query != "" and is_folder(query):
+        raise ConfigError(
+            f"{query} is a folder: give one of its images, or search for the word with {option(text=str(query))}."
+        )
+    if isinstance(query, Path) or text is not None:
+        raise ConfigError(f"There is no image {query}: check the path.")
+    if Path(query).suffix.lower() in SUFFIXES | HEIC | RAW:
+        raise ConfigError(f"There is no image {query}: check the path, or search for a text without a file ending.")
+    return False
 
 
 def open_hit(hit: Hit, side: int = 160) -> Image.Image:
