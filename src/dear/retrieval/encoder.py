@@ -9,14 +9,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field, ValidationError
 from torch import Tensor
 
 from dear.backbone.clip import FrozenClip
 from dear.backbone.frozen import check_heads
-from dear.backbone.load import load_clip
+from dear.backbone.load import Precision, load_clip
 from dear.backbone.names import lasting_name
 from dear.backbone.support import Can
 from dear.errors import ConfigError, DearError, did_you_mean, option
@@ -25,8 +26,10 @@ from dear.model.load import load
 from dear.model.model import Model
 from dear.retrieval.features import fitting_roles, head_features
 from dear.retrieval.index import WHOLE, Index
+from dear.retrieval.segments import damaged
 from dear.roles.groups import HEAD, REST, Groups, groups_of, head_name, place_of
 from dear.roles.rolemap import ROLES, Role, RoleMap
+from dear.storage.documents import OpenRecord
 from dear.storage.files import as_folder, sha256
 
 
@@ -48,6 +51,16 @@ class Encoder:
     """Attributes that no head is about."""
     made_by: Mapping[str, Any] = field(default_factory=dict)
     """What to load to have this again."""
+
+
+class _Heads(OpenRecord):
+    """What an index records of the CLIP whose heads made it."""
+
+    clip: str
+    pretrained: str | None
+    precision: Precision
+    heads: dict[str, list[Annotated[str, Field(pattern=r"^[0-9]{1,9}\.[0-9]{1,9}$")]]]
+    seed: int = 0
 
 
 def model_encoder(model: Model, run: Path | None = None, out: Path | None = None) -> Encoder:
@@ -139,19 +152,18 @@ def encoder_of(
     if isinstance(model, Model):
         return model_encoder(model)
     if "run" in made_by and model is None:
-        run = (index.out / str(made_by["run"])).resolve()
-        return model_encoder(load(run, device=device, allow_pickled=allow_pickled))
+        return model_encoder(load(_run_of(index), device=device, allow_pickled=allow_pickled))
     if "heads" not in made_by:
         raise ConfigError(f"The index in {index.out} does not record its run: name it with {option(run='RUN')}.")
+    heads = _heads_recorded(index)
+    groups = {name: [place_of(head) for head in named] for name, named in heads.heads.items()}
     try:
-        groups = {str(name): [place_of(head) for head in heads] for name, heads in made_by["heads"].items()}
-        name, tag = made_by["clip"], made_by["pretrained"]
         clip = model or load_clip(
-            name,
-            tag,
+            heads.clip,
+            heads.pretrained,
             device or "cpu",
-            precision=made_by["precision"],
-            seed=int(made_by.get("seed", 0)),
+            precision=heads.precision,
+            seed=heads.seed,
             allow_pickled=allow_pickled,
         )
     except DearError as error:
@@ -159,6 +171,23 @@ def encoder_of(
             f"The index in {index.out} needs its CLIP; name it with {option(clip='CLIP')} if it is elsewhere. {error}"
         ) from error
     return _from_groups(clip, groups, tuple(index.manifest.lacking))
+
+
+def _run_of(index: Index) -> Path:
+    """The run that an index names, which can be a stranger's."""
+    try:
+        run: Path = index.out / index.manifest.made_by["run"]
+        return run.resolve()
+    except (TypeError, ValueError):  # it is not a text, or not one that can name a folder
+        raise damaged(index.out) from None
+
+
+def _heads_recorded(index: Index) -> _Heads:
+    """The CLIP and its heads that an index names, which can be a stranger's."""
+    try:
+        return _Heads.model_validate(index.manifest.made_by)
+    except ValidationError:
+        raise damaged(index.out) from None
 
 
 def _heads_of(name: str, groups: Groups, attributes: Sequence[str]) -> list[tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from dear.backbone.load import load_clip
 from dear.data.prompts import DEFAULT_TEMPLATE, class_list
 from dear.engine.ranks import local_device
 from dear.engine.workspace import Say, log
-from dear.errors import BackboneError, ConfigError, RoleMapError
+from dear.errors import BackboneError, ConfigError, DearError, RoleMapError
 from dear.methods.zero_shot import ZeroShot
 from dear.model.model import Model
 from dear.options.commands import App
@@ -158,11 +159,9 @@ def _roles(model: Model) -> RoleMap | None:
 
 def _search(index: Index, model: Model, options: App) -> OpenIndex:
     """The index with what made it: the model or its CLIP if they did, else what the index names."""
-    if "heads" not in index.manifest.made_by:
-        own = model_encoder(model)
+    with suppress(DearError):  # its CLIP may not have the layers and heads of the index
+        own = encoder_of(index, model.clip) if "heads" in index.manifest.made_by else model_encoder(model)
         if own.mark == index.model_sha256:
             return OpenIndex(index, own)
-    elif (own := encoder_of(index, model.clip)).mark == index.model_sha256:
-        return OpenIndex(index, own)
     found = encoder_of(index, device=local_device(options.device), allow_pickled=options.allow_pickled)
     return OpenIndex(index, found)
