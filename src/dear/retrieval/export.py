@@ -6,15 +6,15 @@ feature. The key `dear-index` of the file's metadata says in JSON what the featu
 
 from __future__ import annotations
 
+import io
 import json
-import os
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from dear.errors import MissingExtraError, OverwriteError
 from dear.retrieval.index import Index
-from dear.storage.files import letters
+from dear.storage.files import letters, write_atomic
 
 ROWS = 8192
 """Rows per row group, which is what a reader and this writer have in memory at once."""
@@ -25,7 +25,6 @@ def write_parquet(index: Index, out: Path) -> int:
     """Write the images that count, one row group after another, whole or not at all; returns their number."""
     try:
         import pyarrow as pa
-        from pyarrow.parquet import ParquetWriter
     except ImportError:
         raise MissingExtraError("Writing Parquet files needs pyarrow: pip install 'dear-vlm[data]'.") from None
     if out.exists() or out.is_symlink():
@@ -33,28 +32,52 @@ def write_parquet(index: Index, out: Path) -> int:
     vectors = pa.list_(pa.float32(), index.manifest.embed)
     fields = [pa.field("path", pa.string(), nullable=False), *(pa.field(kind, vectors) for kind in index.kinds)]
     schema = pa.schema(fields, {METADATA: json.dumps(_about(index))})
-    temporary = ""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp")
-        with os.fdopen(handle, "wb") as file:
-            with ParquetWriter(file, schema, compression="zstd", use_dictionary=False) as writer:
-                for columns in _groups(index):
-                    arrays = [pa.array(columns["path"], pa.string())]
-                    for kind in index.kinds:
-                        numbers = pa.array(columns[kind].reshape(-1).numpy())
-                        arrays.append(pa.FixedSizeListArray.from_arrays(numbers, index.manifest.embed))
-                    writer.write_table(pa.table(arrays, schema=schema))
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(out)
-        temporary = ""
+        write_atomic(out, _parts(index, schema))
     except OSError as error:
         raise OverwriteError(f"{out} cannot be written ({error.strerror or error}): make room and try again.") from None
-    finally:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
     return len(index)
+
+
+class _Buffer(io.RawIOBase):
+    """What a writer has written since the last look."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.written = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.parts.append(bytes(data))
+        self.written += len(self.parts[-1])
+        return len(self.parts[-1])
+
+    def tell(self) -> int:
+        return self.written
+
+    def taken(self) -> list[bytes]:
+        parts, self.parts = self.parts, []
+        return parts
+
+
+def _parts(index: Index, schema: Any) -> Iterator[bytes]:
+    """The bytes of the Parquet file, one row group after another."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    buffer = _Buffer()
+    with ParquetWriter(buffer, schema, compression="zstd", use_dictionary=False) as writer:
+        for columns in _groups(index):
+            arrays = [pa.array(columns["path"], pa.string())]
+            for kind in index.kinds:
+                numbers = pa.array(columns[kind].reshape(-1).numpy())
+                arrays.append(pa.FixedSizeListArray.from_arrays(numbers, index.manifest.embed))
+            writer.write_table(pa.table(arrays, schema=schema))
+            yield from buffer.taken()
+    yield from buffer.taken()
 
 
 def _groups(index: Index) -> Any:

@@ -20,6 +20,7 @@ from dear.retrieval.lists import advice, open_lists
 from dear.retrieval.search import Ask, _found, _Vectors, find
 from dear.retrieval.segments import Stamp
 from dear.retrieval.update import update_index
+from dear.storage.files import write_atomic
 from dear.storage.user_cache import clear_cache, list_cache
 from helpers import make_photos
 from needs import needs
@@ -241,3 +242,23 @@ def test_export_to_parquet(index, tmp_path, monkeypatch):
     with pytest.raises(DearError, match="exists: choose another file"):
         dear.export_index(index.out, tmp_path / "out" / "all.parquet")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["all.parquet"]
+
+
+@pytest.mark.covers("D3")
+def test_an_export_has_the_mode_of_every_other_file(index, tmp_path):
+    needs("pyarrow")
+    dear.export_index(index.out, tmp_path / "all.parquet")
+    write_atomic(tmp_path / "other.bin", b"")
+    assert (tmp_path / "all.parquet").stat().st_mode == (tmp_path / "other.bin").stat().st_mode
+
+
+def test_an_export_that_cannot_be_written_leaves_nothing(index, tmp_path, monkeypatch):
+    needs("pyarrow")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("dear.storage.files.os.fsync", full)
+    with pytest.raises(DearError, match=r"cannot be written \(No space left on device\): make room and try again\.$"):
+        dear.export_index(index.out, tmp_path / "out" / "all.parquet")
+    assert not list((tmp_path / "out").iterdir())
