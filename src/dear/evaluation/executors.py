@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import active_children, get_context
+from multiprocessing import get_context
 from typing import Protocol
 
 import torch
@@ -73,8 +73,8 @@ class InProcesses:
             initializer=begin_process,
             initargs=(threads, os.getpid(), is_typed(), added()),
         )
-        waiting = {pool.submit(run_in_process, cell, options): index for index, cell in enumerate(cells)}
         try:
+            waiting = {pool.submit(run_in_process, cell, options): index for index, cell in enumerate(cells)}
             for done in as_completed(waiting):
                 if isinstance(done.exception(), BrokenProcessPool):
                     done.result()
@@ -84,9 +84,14 @@ class InProcesses:
                 f"A process of the grid died, perhaps for want of memory: resume with {option(resume=True)}, and fewer "
                 f"cells at a time, such as {option(jobs=1)}."
             ) from None
-        except KeyboardInterrupt:
-            for process in active_children():
-                process.terminate()
+        except BaseException:  # Ctrl-C, or the iterator is closed because of a cell's error
+            _end_processes(pool)
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_processes(pool: ProcessPoolExecutor) -> None:
+    """End the processes of a pool at once, and no others; the cells that they ran resume from their checkpoints."""
+    for process in list(pool._processes.values()):  # `terminate_workers` is public from Python 3.14 on
+        process.terminate()
