@@ -2,7 +2,9 @@
 
 import builtins
 import json
+import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,6 +84,94 @@ def test_without_the_extra(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without_ray)
     with pytest.raises(MissingExtraError, match=r"on='ray' needs Ray: pip install 'dear-vlm\[ray\]'\."):
         connected("ray").__enter__()
+
+
+class FakeRay(SimpleNamespace):
+    """In place of the package: notes the addresses that it is asked to connect to."""
+
+    def __init__(self, error=None):
+        refused = {"AuthenticationError": PermissionError, "RayError": RuntimeError}
+        super().__init__(asked=[], error=error, exceptions=SimpleNamespace(**refused))
+
+    def is_initialized(self):
+        return False
+
+    def init(self, address, **options):
+        self.asked.append((address, options.get("_node_ip_address")))
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        if self.error:
+            raise self.error
+
+    def shutdown(self):
+        pass
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    fake = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setattr("dear.cluster.connection.answers", lambda address: "silent" not in address)
+    return fake
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("10.0.0.1", ("10.0.0.1:6379", None)),
+        (" head:7000 ", ("head:7000", None)),
+        ("auto", ("auto", None)),
+        ("local", ("local", "127.0.0.1")),
+        ("", ("local", "127.0.0.1")),
+    ],
+)
+def test_the_variable_is_read_as_the_option_is(ray, monkeypatch, text, asked):
+    monkeypatch.setenv("RAY_ADDRESS", text)
+    with connected("ray"), connected("ray:other"):
+        assert ray.asked == [asked, ("other:6379", None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("ray://host:10001", "RAY_ADDRESS is ray://host:10001, but Ray's client is not supported: set it to HOST:6379"),
+        ("http://host:8265", "RAY_ADDRESS is http://host:8265, which is not an address: set it to HOST:6379, or unset"),
+        ("host:99999", "RAY_ADDRESS is host:99999, which is not an address"),
+        ("silent", "No Ray answers at silent:6379: start one there with 'ray start --head', or correct RAY_ADDRESS."),
+    ],
+)
+def test_a_wrong_variable_is_named(ray, monkeypatch, text, sentence):
+    monkeypatch.setenv("RAY_ADDRESS", text)
+    with typed(), pytest.raises(ClusterError) as error, connected("ray"):
+        raise AssertionError
+    assert str(error.value).startswith(sentence)
+    assert not ray.asked
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "sentence"),
+    [
+        ("head", PermissionError(), r"^The Ray at head:6379 \(RAY_ADDRESS\) needs its token"),
+        ("head", RuntimeError("no"), r"^The Ray at head:6379 \(RAY_ADDRESS\) does not accept this process \(no\)"),
+        ("auto", ConnectionError(), r"^No Ray runs on this machine: .*, or give its address, in RAY_ADDRESS\.$"),
+    ],
+)
+def test_what_refuses_is_named_with_the_variable(ray, monkeypatch, text, error, sentence):
+    monkeypatch.setenv("RAY_ADDRESS", text)
+    ray.error = error
+    with pytest.raises(ClusterError, match=sentence), connected("ray"):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("error", [None, ConnectionError("no"), KeyboardInterrupt()])
+def test_sigterm_is_as_before_also_if_connecting_fails(ray, error):
+    ray.error, before = error, signal.getsignal(signal.SIGTERM)
+    try:
+        with connected("ray:head"):
+            assert signal.getsignal(signal.SIGTERM) == before
+    except (ClusterError, KeyboardInterrupt):
+        assert error
+    assert signal.getsignal(signal.SIGTERM) == before
+    signal.signal(signal.SIGTERM, before)
 
 
 def node(cpus, gpus=0, alive=True):

@@ -16,10 +16,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from dear.errors import ClusterError, MissingExtraError, option
+from dear.storage.files import shown
 
 RAY = "ray"
 AUTO = "auto"
 """The address of a Ray that was started on this machine."""
+LOCAL = "local"
+"""What Ray calls a Ray of its own."""
+ADDRESS = "RAY_ADDRESS"
+"""The environment variable with the address for `ray`."""
 PORT = 6379
 """The port of a head node, unless another one is named."""
 ANSWER = 5.0
@@ -51,13 +56,14 @@ def connected(on: str) -> Iterator[Any]:
     block. `ray:auto` is one that was started on this machine, and `ray:HOST:PORT` the one with this head node; this
     machine has to be one of its nodes. A connection that exists already is used and stays open.
     """
-    address = address_of(on) or os.environ.get("RAY_ADDRESS")
-    if address is None and "RAY_AUTH_MODE" not in os.environ and RAY not in sys.modules:  # Ray reads it when imported
+    is_own = address_of(on) is None and _variable() is None
+    if is_own and "RAY_AUTH_MODE" not in os.environ and RAY not in sys.modules:  # Ray reads it when imported
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # for nobody else here
     ray = _imported()
     if ray.is_initialized():
         yield ray
         return
+    address = _address(on)
     with _own_signals():
         _connect(ray, on, address)
     try:
@@ -66,13 +72,39 @@ def connected(on: str) -> Iterator[Any]:
         ray.shutdown()
 
 
+def _variable() -> str | None:
+    """What RAY_ADDRESS is set to; None if it is empty, or asks for a Ray of its own."""
+    text = os.environ.get(ADDRESS, "").strip()
+    return None if text in ("", LOCAL) else text
+
+
+def _address(on: str) -> str | None:
+    """The address in `ray:ADDRESS`, or for `ray` the one in RAY_ADDRESS; None for a Ray of its own."""
+    text = _variable()
+    if text is None or on != RAY:
+        return address_of(on)
+    if text.startswith("ray://"):
+        raise ClusterError(
+            f"{ADDRESS} is {shown(text)}, but Ray's client is not supported: set it to HOST:{PORT}, the address of the "
+            f"head node, on a machine that is one of the nodes."
+        )
+    try:
+        return address_of(f"{RAY}:{text}")
+    except ValueError:
+        raise ClusterError(
+            f"{ADDRESS} is {shown(text)}, which is not an address: set it to HOST:{PORT}, or unset it."
+        ) from None
+
+
 @contextmanager
 def _own_signals() -> Iterator[None]:
     """Leave SIGTERM as it is: Ray replaces what it does, and exits without a word."""
     before = signal.getsignal(signal.SIGTERM)
-    yield
-    if before is not None and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _imported() -> Any:
@@ -93,23 +125,23 @@ def _connect(ray: Any, on: str, address: str | None) -> None:
     if address is None:
         ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
         return
+    named = ADDRESS if on == RAY else option(on=on)
     if address != AUTO and not answers(address):
-        raise ClusterError(
-            f"No Ray answers at {address}: start one there with 'ray start --head', or correct {option(on=on)}."
-        )
+        raise ClusterError(f"No Ray answers at {address}: start one there with 'ray start --head', or correct {named}.")
+    place = f"{address} ({named})" if on == RAY else address
     try:
         ray.init(address, **quiet)
     except (ray.exceptions.AuthenticationError, PermissionError):
-        raise ClusterError(f"The Ray at {address} needs its token: {_TOKEN}.") from None
+        raise ClusterError(f"The Ray at {place} needs its token: {_TOKEN}.") from None
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
         if address == AUTO:
+            example = f"in {ADDRESS}" if on == RAY else f"as in {option(on=f'ray:10.0.0.1:{PORT}')}"
             raise ClusterError(
-                "No Ray runs on this machine: start one with 'ray start --head', or give its address, as in "
-                f"{option(on=f'ray:10.0.0.1:{PORT}')}."
+                f"No Ray runs on this machine: start one with 'ray start --head', or give its address, {example}."
             ) from None
         first = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ClusterError(
-            f"The Ray at {address} does not accept this process ({first}): join this machine to the cluster with "
+            f"The Ray at {place} does not accept this process ({first}): join this machine to the cluster with "
             f"'ray start --address={address}', with the same Ray and Python and, if it has a token: {_TOKEN}."
         ) from None
 
