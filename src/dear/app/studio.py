@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,9 +131,22 @@ class Photo(NamedTuple):
     name: str
 
 
+def named_photos(paths: Sequence[str | Path] | None) -> list[Photo]:
+    """Photos with distinct names, as phones call every photo image.jpg: further ones have a number behind it."""
+    found: dict[str, Photo] = {}
+    copies: Counter[str] = Counter()
+    for path in map(Path, paths or ()):
+        name = path.name
+        while name in found:
+            copies[path.name] += 1
+            name = f"{path.name} ({copies[path.name] + 1})"
+        found[name] = Photo(path, name)
+    return list(found.values())
+
+
 def dropped(paths: Sequence[str | Path] | None) -> list[Photo]:
     """The photos of a drop; too many or too large ones are refused before they are decoded."""
-    photos = [Photo(Path(path), Path(path).name) for path in paths or ()]
+    photos = named_photos(paths)
     if not photos:
         raise InputError("There is no photo yet: drop one, or take one with the camera.")
     if len(photos) > MOST_PHOTOS:
@@ -142,8 +155,11 @@ def dropped(paths: Sequence[str | Path] | None) -> list[Photo]:
 
 
 def chosen(photos: Sequence[Photo], which: str | None) -> Photo:
-    """The photo that is named, or the first one."""
-    return next((one for one in photos if one.name == which), photos[0])
+    """The photo of a name, or the first one if none is named."""
+    found = [one for one in photos if one.name == which or not which]
+    if not found:
+        raise InputError(f"There is no photo called {shown(which)} here: choose another one.")
+    return found[0]
 
 
 def opened(photo: Photo) -> Image.Image:

@@ -15,7 +15,7 @@ from dear.app.dropped import VARIABLE as FOLDER
 from dear.app.finding import can_swap, kinds, search_photos
 from dear.app.heads import heads_page
 from dear.app.predicting import explain_photo, predict_photos
-from dear.app.studio import ALL_PHOTOS, MOST_PHOTOS, Session, Studio, taught_classes
+from dear.app.studio import ALL_PHOTOS, MOST_PHOTOS, Session, Studio, named_photos, taught_classes
 from dear.app.teaching import PACKED, add_lessons, learn, lessons_html, packed
 from dear.data.images import readable_suffixes
 from dear.errors import ConfigError, DearError
@@ -95,19 +95,24 @@ class Wiring:
             height=140,
             **how,
         )
-        field.async_move_resource_to_block_cache = _only_files(field.async_move_resource_to_block_cache)
-        return field
+        return _only_files(field)
+
+    def camera_field(self, label: str, **how: Any) -> Any:
+        """Where photos are taken, with the same rule."""
+        return _only_files(self.gr.Image(label=label, sources=["webcam"], type="filepath", image_mode=None, **how))
 
 
-def _only_files(move: Callable[..., Any]) -> Callable[..., Any]:
-    """Gradio downloads addresses that a request names instead of a file; this app does not."""
+def _only_files(field: Any) -> Any:
+    """The same field; Gradio downloads addresses that a request names instead of a file, and this app does not."""
+    move = field.async_move_resource_to_block_cache
 
     async def checked(place: Any) -> Any:
         if place is not None and "://" in str(place):
             raise ConfigError("Photos are uploaded, not fetched from an address.")
         return await move(place)
 
-    return checked
+    field.async_move_resource_to_block_cache = checked
+    return field
 
 
 def problem(sentence: str) -> str:
@@ -132,9 +137,7 @@ def predict_tab(wiring: Wiring) -> None:
                 )
                 example = gr.Button("Try an example", visible=studio.photos is not None, elem_id="dear-example")
                 with gr.Accordion("Use the camera", open=False):
-                    camera = gr.Image(
-                        label="Camera", sources=["webcam"], type="filepath", image_mode=None, elem_id="dear-camera"
-                    )
+                    camera = wiring.camera_field("Camera", elem_id="dear-camera")
                 own = ", ".join(studio.class_names[:4]) + (", …" if len(studio.class_names) > 4 else "")
                 wiring.classes = gr.Textbox(
                     label="Classes, separated by commas",
@@ -156,7 +159,7 @@ def predict_tab(wiring: Wiring) -> None:
         reasons = gr.HTML(elem_id="dear-reasons")
 
     def predicted(paths: Any, text: Any, wanted: Any, session: Any) -> tuple[Any, ...]:
-        names = [Path(one).name for one in paths or ()]
+        names = [one.name for one in named_photos(paths)]
         found = predict_photos(studio, session or Session(), paths, text, bool(wanted))
         return found.html(), gr.Dropdown(choices=names, value=names[0]), "", gr.Row(visible=True)
 
@@ -264,7 +267,7 @@ def teach_tab(wiring: Wiring) -> None:
         lessons = gr.HTML(lessons_html(Session()), elem_id="dear-lessons")
 
     def choices(paths: Any) -> tuple[Any, ...]:
-        return (gr.Dropdown(choices=[ALL_PHOTOS, *(Path(one).name for one in paths or ())], value=ALL_PHOTOS),)
+        return (gr.Dropdown(choices=[ALL_PHOTOS, *(one.name for one in named_photos(paths))], value=ALL_PHOTOS),)
 
     def added(paths: Any, one: Any, name: Any, session: Any) -> tuple[Any, ...]:
         new = add_lessons(studio, session or Session(), paths, one, name)

@@ -128,8 +128,8 @@ def test_tabs_that_have_nothing_to_show_are_left_out(page, model, roles):
 
 def test_addresses_are_not_fetched(page, tmp_path):
     """Gradio would download what a request names instead of a file."""
-    fields = [one for one in page.blocks.blocks.values() if type(one).__name__ == "File"]
-    assert len(fields) == 3
+    fields = [one for one in page.blocks.blocks.values() if type(one).__name__ in ("File", "Image")]
+    assert sorted(one.elem_id for one in fields) == ["dear-camera", "dear-other", "dear-photos", "dear-query"]
     Image.new("RGB", (4, 4)).save(tmp_path / "one.png")
     for field in fields:
         with pytest.raises(ConfigError, match="uploaded"):
@@ -176,6 +176,20 @@ def test_pages_of_other_servers_are_refused(headers, status):
 def test_addresses_of_this_computer(host):
     assert is_loopback(host)
     assert not any(map(is_loopback, ("0.0.0.0", "", "10.0.0.1", "localhost.evil.example", f"{host}.example")))
+
+
+def test_photos_of_one_name_can_be_chosen_one_by_one(page, tmp_path):
+    """Phones call every photo image.jpg, and the first one was explained and taught whichever was chosen."""
+    paths = [str(tmp_path / folder / "image.png") for folder in "ab"]
+    for folder, color in zip("ab", ("red", "blue"), strict=True):
+        (tmp_path / folder).mkdir()
+        Image.new("RGB", (40, 40), color).save(tmp_path / folder / "image.png")
+    events = list(page.blocks.fns.values())
+    predict = next(one.fn for one in events if one.api_name == "predict")
+    (teach,) = (one.fn for one in events if [field.elem_id for field in one.outputs] == ["dear-teach-which"])
+    names = ["image.png", "image.png (2)"]
+    assert [name for _, name in predict(paths, "", False, None)[1].choices] == names
+    assert [name for _, name in teach(paths).choices] == ["all photos", *names]
 
 
 def test_photos_of_killed_apps_are_removed_by_the_next_one(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from dear.app.studio import (
     Photo,
     Session,
     Studio,
+    chosen,
     dropped,
     opened,
     typed_classes,
@@ -152,6 +153,25 @@ def test_a_drop_has_limits(photos):
     for paths in (None, [], photos * MOST_PHOTOS):
         with pytest.raises(InputError):
             dropped(paths)
+
+
+def test_photos_of_one_name_are_told_apart(studio, tmp_path):
+    """Phones call every photo image.jpg: the first one was explained, whichever was chosen."""
+    for folder, color in (("a", "red"), ("b", "lime"), ("c", "navy")):
+        (tmp_path / folder).mkdir()
+        Image.new("RGB", (40, 40), color).save(tmp_path / folder / "image.png")
+    paths = [tmp_path / folder / "image.png" for folder in "abc"]
+    photos = dropped(paths)
+    assert [one.name for one in photos] == ["image.png", "image.png (2)", "image.png (3)"]
+    assert [chosen(photos, one.name).path for one in photos] == paths
+    assert chosen(photos, None) == chosen(photos, "") == photos[0]
+    clash = dropped([tmp_path / "x" / "a (2)", tmp_path / "y" / "a", tmp_path / "z" / "a"])
+    assert [one.name for one in clash] == ["a (2)", "a", "a (3)"]
+    pages = [explain_photo(studio, Session(), paths, one.name, None) for one in photos]
+    assert len(set(pages)) == 3
+    assert explain_photo(studio, Session(), paths[1:], None, None).replace("image.png", "image.png (2)") == pages[1]
+    with pytest.raises(InputError, match=r"no photo called image\.jpg here: choose another one"):
+        chosen(photos, "image.jpg")
 
 
 def test_a_plain_clip_asks_for_classes(clip, photos):

@@ -166,6 +166,18 @@ def test_one_photo_of_several_can_be_chosen(studio, tmp_path):
     assert torch.equal(found[0].image, studio.model.clip.preprocess_eval(picture(7, 1)))
 
 
+def test_one_of_two_photos_of_one_name_can_be_chosen(studio, tmp_path):
+    """The label of the second one was stored for the first one."""
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        picture(7, number).save(tmp_path / str(number) / "image.png")
+    paths = [str(tmp_path / str(number) / "image.png") for number in (1, 2)]
+    for name, number in (("image.png", 1), ("image.png (2)", 2)):
+        (found,) = add_lessons(studio, Session(), paths, name, "cat").lessons
+        assert found.name == name
+        assert torch.equal(found.image, studio.model.clip.preprocess_eval(picture(7, number)))
+
+
 def test_photos_are_set_aside_of_new_classes_only():
     lessons = [lesson("cat", number) for number in range(8)] + [lesson("zebra", number) for number in range(9)]
     taught, held = divided(lessons, ["zebra"])
