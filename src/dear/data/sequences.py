@@ -13,8 +13,8 @@ from dear.data.images import as_rgb, decode_image
 from dear.data.inputs import named_image
 from dear.data.prompts import DEFAULT_TEMPLATE
 from dear.data.readers import spoken
-from dear.errors import DataError, ImageError, InputError
-from dear.storage.files import sha256
+from dear.errors import DataError, DearError, ImageError, InputError
+from dear.storage.files import sha256, shown
 
 NAME = "images"
 IMAGE, LABEL = "image", "label"
@@ -52,7 +52,7 @@ def sequence_dataset(data: Any, template: str | None = None) -> Dataset:
 
     def open_item(item_id: str) -> Image.Image:
         split, number = place(item_id)
-        return _opened(splits[split].image(number), item_id)
+        return _opened(lambda: splits[split].image(number), item_id)
 
     @cache
     def content(item_id: str) -> str:
@@ -73,10 +73,10 @@ def _pairs(data: Any) -> _Pairs:
     if isinstance(data, Mapping):
         if not {IMAGE, LABEL} <= set(data):
             raise DataError(f"The mapping has no {IMAGE!r} and {LABEL!r}: {EXPECTED}.")
-        images = data[IMAGE]
-        if len(images) != len(data[LABEL]):
-            raise DataError(f"There are {len(images):,} images, but {len(data[LABEL]):,} labels: give one per image.")
-        return _Pairs(_checked(data[LABEL]), images.__getitem__, names)
+        images, count = data[IMAGE], _length(data, IMAGE)
+        if count != _length(data, LABEL):
+            raise DataError(f"There are {count:,} images, but {_length(data, LABEL):,} labels: give one per image.")
+        return _Pairs(_checked(data[LABEL]), lambda number: images[number], names)
     if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise DataError(
             f"The data set is of type {type(data).__name__}: give its name, a folder, a .csv, .json, .tar or .parquet "
@@ -89,8 +89,28 @@ def _pairs(data: Any) -> _Pairs:
     elif isinstance(getattr(data, "targets", None), list | tuple) and len(data.targets) == len(data):
         labels = data.targets
     else:
-        labels = (_both(data[number], number)[1] for number in range(len(data)))
+        labels = (_label_at(data, number) for number in range(len(data)))
     return _Pairs(_checked(labels), lambda number: _both(data[number], number)[0], names)
+
+
+def _length(columns: Mapping[str, Any], name: str) -> int:
+    """The number of rows of a column, which a generator does not have."""
+    column = columns[name]
+    if not hasattr(column, "__getitem__") or not hasattr(column, "__len__"):
+        raise DataError(f"The column {name!r} is of type {type(column).__name__}: give it as a list.")
+    return len(column)
+
+
+def _label_at(data: Any, number: int) -> Any:
+    """The label of a sequence that has no column of labels, so that its images are decoded as well."""
+    try:
+        one = data[number]
+    except Exception as error:  # code of others and decoders raise many kinds of errors
+        raise DataError(
+            f"The label of number {number} of the sequence cannot be read ({_short(error)}): leave it out, or give "
+            f"labels of their own, as a list called targets or a column called {LABEL}."
+        ) from error
+    return _both(one, number)[1]
 
 
 def _both(one: Any, number: int) -> tuple[Any, Any]:
@@ -104,11 +124,22 @@ def _both(one: Any, number: int) -> tuple[Any, Any]:
 def _checked(labels: Iterable[Any]) -> list[str | int]:
     found: list[str | int] = []
     for label in labels:
-        value = label.item() if hasattr(label, "item") and not isinstance(label, str) else label
+        value = _single(label, len(found)) if hasattr(label, "item") and not isinstance(label, str) else label
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             raise DataError(f"Label {len(found)} is of type {type(value).__name__}: labels are names or whole numbers.")
         found.append(value)
     return found
+
+
+def _single(label: Any, number: int) -> Any:
+    """The number in an array or a tensor."""
+    try:
+        return label.item()
+    except (TypeError, ValueError, RuntimeError):
+        raise DataError(
+            f"Label {number} is of type {type(label).__name__} and not a single number: give the number of the class, "
+            f"for a one-hot label its argmax."
+        ) from None
 
 
 def _class_names(data: Any) -> tuple[str, ...] | None:
@@ -146,21 +177,30 @@ def _items(split: str, pairs: _Pairs, folders: list[str | int]) -> list[Item]:
     return sorted(found, key=lambda item: (item.label, item.id))
 
 
-def _opened(image: Any, item_id: str) -> Image.Image:
-    """An image as RGB; a path is refused, because data of others may contain it."""
+def _opened(get: Callable[[], Any], item_id: str) -> Image.Image:
+    """An image as RGB, or an `ImageError`; a path is refused, because data of others may contain it."""
+    try:
+        return _converted(get(), item_id)
+    except InputError as error:
+        raise ImageError(str(error)) from None
+    except DearError:
+        raise
+    except Exception as error:  # code of others and decoders raise many kinds of errors
+        raise ImageError(f"{item_id} cannot be read ({_short(error)}).") from error
+
+
+def _converted(image: Any, item_id: str) -> Image.Image:
     if isinstance(image, Mapping):  # an image of datasets that was not decoded
         image = image.get("bytes")
     if isinstance(image, str) or hasattr(image, "__fspath__"):
         raise ImageError(f"{item_id} is a path, which is never opened: list paths and labels in a .csv file instead.")
-    try:
-        if isinstance(image, bytes | bytearray | memoryview):
-            return decode_image(bytes(image), item_id)
-        if isinstance(image, Image.Image):
-            return as_rgb(image)
-        return named_image(
-            image, 0, f"{item_id} cannot be used: images are PIL images, arrays, tensors or bytes"
-        ).open()
-    except InputError as error:
-        raise ImageError(str(error)) from None
-    except OSError:
-        raise ImageError(f"{item_id} cannot be read: it is damaged.") from None
+    if isinstance(image, bytes | bytearray | memoryview):
+        return decode_image(bytes(image), item_id)
+    if isinstance(image, Image.Image):
+        return as_rgb(image)
+    return named_image(image, 0, f"{item_id} cannot be used: images are PIL images, arrays, tensors or bytes").open()
+
+
+def _short(error: Exception) -> str:
+    """What an exception says, in one line."""
+    return shown(" ".join(f"{type(error).__name__}: {error}".split()))[:200].rstrip(": .")

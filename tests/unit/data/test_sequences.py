@@ -9,6 +9,8 @@ from PIL import Image
 
 from dear.data.open import open_dataset
 from dear.errors import DataError, ImageError
+from dear.options.parts import Fit
+from dear.workflows.train import train_run
 
 COLORS = ("red", "green", "blue", "white")
 
@@ -94,6 +96,60 @@ def test_a_path_in_a_sequence_is_never_opened(tmp_path):
         assert found.content_of(item.id) == "missing"
 
 
+class Damaged(Torchvision):
+    """A data set of which one image cannot be decoded."""
+
+    targets = (0, 0, 0, 1, 1, 1)
+    error: Exception = OSError("image file is truncated")
+
+    def __len__(self):
+        return len(self.targets)
+
+    def __getitem__(self, number):
+        if number == 1:
+            raise self.error
+        return super().__getitem__(number)
+
+
+@pytest.mark.parametrize("error", [OSError("image file\nis truncated"), SyntaxError("broken PNG file"), KeyError(1)])
+def test_a_damaged_image_is_an_image_error(error):
+    data = Damaged()
+    data.error = error
+    found = open_dataset(data)
+    with pytest.raises(ImageError, match=rf"^train/1 cannot be read \({type(error).__name__}: .*\)\.$"):
+        found.open("train/1")
+    assert found.content_of("train/1") == "missing"
+    assert found.open("train/2").size == (8, 8)
+
+
+def test_training_leaves_a_damaged_image_out_and_reports_it(clip, tmp_path):
+    """It ended in an OSError."""
+    options = Fit(
+        data="images", method="tip_adapter", out=tmp_path / "run", shots=3, test_share=0, cached_views=2, threads=1
+    )
+    trained = train_run(options, data=open_dataset(Damaged()), clip=clip)
+    assert trained.problems == ("train/1 cannot be read (OSError: image file is truncated).",)
+    assert trained.model.required_classes().names == ("ant", "bee")
+
+
+def test_an_unreadable_row_without_labels_elsewhere_is_one_sentence():
+    with pytest.raises(DataError, match=r"label of number 1 .*\(OSError: image file is truncated\): leave it out"):
+        open_dataset({"train": Pairs(Damaged())})
+
+
+class Pairs:
+    """A data set without `targets`."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, number):
+        return self.data[number]
+
+
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
@@ -104,6 +160,10 @@ def test_a_path_in_a_sequence_is_never_opened(tmp_path):
         ([(picture(0), 0.5), (picture(1), 1)], "Label 0 is of type float"),
         ([(picture(0), "a"), (picture(1), 1)], "Some labels are names and others are numbers"),
         ([(picture(0), "a")], "images of 1 class"),
+        ([(picture(0), np.array([0, 1]))], "Label 0 is of type ndarray and not a single number: give the number"),
+        ([(picture(0), 0), (picture(1), torch.tensor([0, 1]))], "Label 1 is of type Tensor and not a single number"),
+        ({"image": iter([1]), "label": [1]}, "The column 'image' is of type list_iterator: give it as a list"),
+        ({"image": [1], "label": iter([1])}, "The column 'label' is of type list_iterator: give it as a list"),
         ({"image": [1], "label": [1, 2]}, "There are 1 images, but 2 labels"),
         ({"image": [1]}, "The mapping has no 'image' and 'label'"),
         ([(picture(0), "a"), (picture(1), "A")], "The labels 'a' and 'A'|The labels 'A' and 'a'"),
