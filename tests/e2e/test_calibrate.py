@@ -67,6 +67,22 @@ def test_too_few_photos_are_one_sentence(dear_, place, tmp_path):
     assert dear.load(run).calibration is None
 
 
+def test_photos_that_cannot_be_read_are_too_few(dear_, place, tmp_path):
+    """It ended in an error of torch.cat."""
+    data = tmp_path / "split"
+    for split, images in (("train", 3), ("val", 9), ("test", 2)):
+        make_photos(data / split, CLASSES, images, seed=len(split))
+    for path in (data / "val").rglob("*.png"):
+        path.write_bytes(b"not an image")
+    clip = ["--clip", f"local-dir:{place / 'clip'}", "--pretrained", "random", "--workers", 1]
+    out = tmp_path / "run"
+    assert dear_("train", data, *clip, "--method", "zero_shot", "--shots", 2, "--out", out)[0] == 0
+    code, _, stderr = dear_("calibrate", out, "--workers", 1)
+    assert code == 2
+    assert "Only 0 images" in stderr
+    assert "Traceback" not in stderr
+
+
 def test_changed_photos_are_noticed(dear_, place, tmp_path):
     make_photos(tmp_path / "photos", CLASSES, 14)
     run = trained(dear_, place, tmp_path / "run", tmp_path / "photos")

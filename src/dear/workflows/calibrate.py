@@ -135,7 +135,7 @@ def _held_out_logits(job: Job, model: Model, reader: Reading, say: Say) -> tuple
 def _logits(model: Model, job: Job, items: Sequence[Item], reader: Reading) -> tuple[Tensor, Tensor]:
     """Logits of the default readout, and labels, of the images that can be read."""
     model = model.for_classes(job.dataset.classes(job.class_names))
-    logits, labels = [], []
+    logits, labels = [torch.zeros(0, len(job.class_names))], []  # perhaps no image can be read
     batches = evaluation_states(
         model, job.dataset, items, cache=None, batch_size=BATCH, workers=reader.workers, problems={}
     )
