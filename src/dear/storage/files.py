@@ -47,11 +47,10 @@ class NotRegularError(OSError):
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading; links are followed. Never waits, as a FIFO would."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    file = os.fdopen(handle, "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    if not stat.S_ISREG(os.fstat(handle).st_mode):  # before fdopen, which refuses a folder and leaves it open
+        os.close(handle)
         raise NotRegularError(0, "it is not a regular file", str(path))
-    return file
+    return os.fdopen(handle, "rb")
 
 
 def read_regular(path: Path, *, most: int = LARGEST_TEXT) -> bytes:
