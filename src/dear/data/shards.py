@@ -55,8 +55,7 @@ def shard_files(source: str | Path) -> tuple[Path, ...]:
     found: list[Path] = []
     for one in _expanded(text):
         if any(letter in one for letter in "*?["):
-            anchor = Path(Path(one).anchor)
-            found += sorted(file for file in anchor.glob(str(Path(one).relative_to(anchor))) if is_shard(file))
+            found += _matching(one)
         elif is_shard(Path(one)):
             found.append(Path(one))
         else:
@@ -64,6 +63,15 @@ def shard_files(source: str | Path) -> tuple[Path, ...]:
     if not found:
         raise DataError(f"No file is called {shown(text)}: correct the pattern.")
     return tuple(dict.fromkeys(found))
+
+
+def _matching(pattern: str) -> list[Path]:
+    """The tar or Parquet files that a pattern without braces names."""
+    anchor = Path(Path(pattern).anchor)
+    try:
+        return sorted(file for file in anchor.glob(str(Path(pattern).relative_to(anchor))) if is_shard(file))
+    except ValueError:  # in Python before 3.13
+        raise DataError(f"The pattern {shown(pattern)!r} has ** beside other letters: write * there.") from None
 
 
 def refuse_compressed(source: str | Path) -> None:
@@ -175,7 +183,10 @@ def _sample(name: str) -> tuple[str, str]:
 
 
 def _label_of(shard: Shard, name: str, sample: Mapping[str, str]) -> str | int | None:
-    """The label of an image in a tar file: from .cls, .json or .txt beside it, or else the name of its folder."""
+    """The label of an image in a tar file: from .cls, .json or .txt beside it, or else the name of its folder.
+
+    A negative number means that it has none, as in a Parquet file.
+    """
     for ending in LABEL_ENDINGS:
         if ending not in sample:
             continue
@@ -184,15 +195,15 @@ def _label_of(shard: Shard, name: str, sample: Mapping[str, str]) -> str | int |
             label = _in_json(text) if ending == "json" else text or None
         except (OSError, ValueError, RecursionError):
             raise DataError(f"{shown(sample[ending])} in {shown(shard.path)} cannot be read as a label.") from None
-        if isinstance(label, str) and ending == "cls" and label.isdecimal():
-            return int(label)
         if isinstance(label, str) and len(label) > LONGEST_LABEL:
             raise DataError(
                 f"{shown(sample[ending])} in {shown(shard.path)} is not the name of a class but a text of {len(label)} "
                 f"letters: write the class of each image to a .cls file beside it."
             )
+        if isinstance(label, str) and ending == "cls" and label.removeprefix("-").isdecimal():
+            label = int(label)
         if label is not None:
-            return label
+            return None if isinstance(label, int) and label < 0 else label
     return PurePosixPath(name).parent.name or None
 
 

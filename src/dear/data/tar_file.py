@@ -1,6 +1,6 @@
 """Find the members of a tar file without extracting anything: each is read at its place when it is needed.
 
-Only regular members are listed. Their names are keys, never paths: none is ever opened or created on disk.
+Regular members are listed, and hard links to them. Names are keys, never paths: none is opened or created on disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Member(NamedTuple):
 def list_tar(path: Path) -> dict[str, Member]:
     """The regular members of an uncompressed tar file by name; of several with one name, the last counts, as for tar.
 
-    Names are relative paths without "..".
+    Names are relative paths without "..". A hard link has the bytes of the member before it that it names, if any.
     """
     found: dict[str, Member] = {}
     try:
@@ -41,10 +41,14 @@ def list_tar(path: Path) -> dict[str, Member]:
                     if tar.offset <= at or member.size < 0:
                         raise tarfile.ReadError("a header leads back")
                     at = tar.offset
+                    name, place = harmless(member.name), None
                     if member.isreg() and not member.issparse():
-                        name = harmless(member.name)
+                        place = Member(member.offset_data, member.size)
+                    elif member.islnk():
+                        place = found.get(harmless(member.linkname))  # looked up in the table, never opened as a path
+                    if place is not None:
                         found.pop(name, None)
-                        found[name] = Member(member.offset_data, member.size)
+                        found[name] = place
             rest = os.pread(file.fileno(), BLOCK, tar.offset)
     except OSError as error:
         raise DataError(f"{shown(path)} cannot be read ({error.strerror or error}).") from None

@@ -2,6 +2,7 @@
 
 import io
 import os
+import sys
 import tarfile
 from pathlib import Path
 
@@ -72,6 +73,9 @@ def test_shards_of_webdataset_by_pattern_and_by_folder(photos, tmp_path):
         open_dataset(f"{tmp_path}/shards/{{000..003}}.tar")
     with pytest.raises(DataError, match="No file is called"):
         open_dataset(f"{tmp_path}/shards/x*.tar")
+    if sys.version_info < (3, 13):  # later, ** beside letters is a *
+        with pytest.raises(DataError, match=r"The pattern .*a\*\*b/\*\.tar' has \*\* beside other letters"):
+            open_dataset(f"{tmp_path}/a**b/*.tar")
     with pytest.raises(DataError, match="names more than 1,000,000 files"):
         open_dataset(f"{tmp_path}/{{0..9999}}{{0..9999}}.tar")
 
@@ -92,6 +96,23 @@ def test_labels_in_a_tar_come_from_cls_json_txt_or_the_folder(tmp_path):
         open_dataset(caption)
     with pytest.raises(DataError, match="images of 0 class"):
         open_dataset(write_tar(tmp_path / "bare.tar", {"1.png": png()}))
+
+
+def test_a_negative_number_is_no_label_in_both_kinds_of_files(tmp_path):
+    """In a .cls file, -1 was a class called "-1"."""
+    labels = {"1": "0", "2": "1", "3": "-1"}
+    members = {f"x/{key}.png": png() for key in labels} | {
+        f"x/{key}.cls": text.encode() for key, text in labels.items()
+    }
+    members |= {"x/4.png": png(), "x/4.json": b'{"label": -1}'}
+    tar = write_tar(tmp_path / "a.tar", members)
+    parquet = write_parquet(tmp_path / "a.parquet", image=[png()] * 4, label=[0, 1, -1, -1])
+    for source in (tar, parquet):
+        with pytest.warns(DearWarning, match="2 of 4 images in .* have no label and are left out"):
+            data = open_dataset(source)
+        assert (data.class_names, [item.label for item in data.train]) == (("0", "1"), [0, 1])
+    with pytest.raises(DataError, match="is not the name of a class but a text of 5000 letters"):
+        open_dataset(write_tar(tmp_path / "b.tar", {"1.png": png(), "1.cls": b"1" * 5000}))
 
 
 def test_splits_are_recognised_by_file_names_and_unlabelled_rows_left_out(photos, tmp_path):
@@ -164,6 +185,36 @@ def test_hostile_tars_are_harmless(tmp_path):
     assert list(shard.members) == ["abs/1.png", "__/__/up/1.png", "a/2.png"]
     assert [item.id for item in open_dataset(path).train] == ["a/2.png", "abs/1.png", "up/1.png"]
     assert sorted(one.name for one in tmp_path.iterdir()) == ["evil.tar", "outside.png"]
+
+
+def test_hard_links_are_the_members_that_they_name(photos, tmp_path):
+    """GNU tar writes one for a second name of the same file, and such photos were dropped without a word."""
+    os.link(photos / "ant" / "000.png", photos / "ant" / "copy.png")
+    path = tar_of(photos, tmp_path / "photos.tar")
+    with tarfile.open(path) as tar:
+        assert sum(member.islnk() for member in tar) == 1
+    folder, packed = open_dataset(photos), open_dataset(path)
+    assert packed.train == folder.train
+    assert [packed.content_of(one.id) for one in packed.train] == [folder.content_of(one.id) for one in folder.train]
+
+
+def test_a_hard_link_leads_to_regular_members_of_its_tar_only(tmp_path):
+    (tmp_path / "outside.png").write_bytes(png())
+    links = {"l/1.png": "a/1.png", "l/2.png": "../up.png", "l/3.png": "l/2.png", "l/4.png": "l/4.png",
+             "l/5.png": str(tmp_path / "outside.png"), "l/6.png": "../outside.png", "l/7.png": "s.png",
+             "l/8.png": "b/late.png"}  # fmt: skip
+    path = write_tar(tmp_path / "evil.tar", {"a/1.png": png(), "../up.png": png("blue")})
+    with tarfile.open(path, "a") as tar:
+        for name, target in {"s.png": str(tmp_path / "outside.png"), **links}.items():
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE if name == "s.png" else tarfile.LNKTYPE, target
+            tar.addfile(member)
+        member = tarfile.TarInfo("b/late.png")
+        member.size = len(png())
+        tar.addfile(member, io.BytesIO(png()))
+    shard = open_shard(path)
+    assert list(shard.members) == ["a/1.png", "__/up.png", "l/1.png", "l/2.png", "l/3.png", "b/late.png"]
+    assert open_image(path / "l" / "3.png").getpixel((0, 0)) == (0, 0, 255)
 
 
 def _lies(path: Path, field: slice, text: bytes) -> Path:
