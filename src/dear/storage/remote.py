@@ -28,7 +28,7 @@ WRITTEN_AGAIN = ("*.csv", "*.md", "*.html", "compare.json")
 KNOWN = (MARKER, *ADAPTER, *LASTING, *WRITTEN_AGAIN)
 FILE_NAME = r"[a-z0-9_][a-z0-9_-]*\.(json|safetensors|txt)"
 """Names of further files that are accepted from a manifest; those that adapters are saved with."""
-COPIED: tuple[Kind, ...] = ("run", "grid", "paper")
+COPIED: tuple[Kind, ...] = ("run", "grid")
 LARGEST = 4096 * MEGABYTE
 
 
@@ -69,8 +69,10 @@ def copy_both_ways(folder: Path, url: str, on_file: Callable[[int, int], None], 
 
 
 def check_copied(folder: Path) -> None:
-    """Refuse a folder that is neither new or empty, nor of a grid, a paper, a run or an adapter."""
+    """Refuse a folder that is neither new or empty, nor of a grid, a run or an adapter."""
     kind = kind_of(folder)
+    if kind == "paper":
+        raise DataError(f"{folder} is of a paper, which has several grids: copy each of the folders in {folder}/grids.")
     if kind in COPIED or not folder.is_dir() or not _has_content(folder):
         return
     if kind is None and ((folder / TENSORS).is_file() or _has_cells(folder)):

@@ -25,7 +25,7 @@ def sync(
     machine: `sync` into a new folder there, then run it with `resume`.
 
     Args:
-        folder: a grid of `dear bench`, `dear compare` or `dear paper`, or a run; a new folder is filled.
+        folder: a grid of `dear bench` or `dear compare`, one of the grids of a paper, or a run; a new folder is filled.
         url: an address that fsspec knows, such as "s3://bucket/grid" or "file:///shared/grid".
         overwrite: replace files in the storage that differ from those of the folder.
         progress: True for a bar on stderr, or a function of the name of a stage, the number done, the number of all.

@@ -133,6 +133,13 @@ def test_a_folder_that_is_not_ours_is_not_uploaded(tmp_path):
     assert not (tmp_path / "shared").exists()
 
 
+def test_a_paper_is_copied_grid_by_grid(tmp_path):
+    mark(tmp_path / "paper", "paper")
+    with pytest.raises(DataError, match=r"has several grids: copy each of the folders in .*paper/grids\.$"):
+        sync(tmp_path / "paper", f"file://{tmp_path}/shared")
+    assert not (tmp_path / "shared").exists()
+
+
 def test_a_storage_of_something_else_is_refused(tmp_path):
     mark(tmp_path / "shared", "cache")
     with pytest.raises(DataError, match="contains a folder of the kind 'cache', not a grid or a run"):
