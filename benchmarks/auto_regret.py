@@ -152,6 +152,7 @@ def summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
         "regret": {name: round(fmean(values), 2) for name, values in regrets.items() if values},
         "largest_regret": {name: round(max(values), 2) for name, values in regrets.items() if values},
         "tested": {name: len(values) for name, values in regrets.items()},
+        "stopped": {name: sum(one["untried"].get(name) == "behind" for one in cases) for name in FIXED},
         "off_in_trials": round(off_in_trials(cases), 2),
         "below_plain": sum(one > 0 for one in short),
         "most_below_plain": round(max(short), 2),
