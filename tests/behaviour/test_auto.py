@@ -1,5 +1,6 @@
 """`--method auto`: honest trials, the same result every time, and nothing that goes wrong ends it."""
 
+import errno
 import json
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,7 +12,7 @@ import dear
 from dear.data.open import open_dataset
 from dear.engine.job import make_job
 from dear.engine.run import Reading
-from dear.errors import ConfigError, TrainingError
+from dear.errors import ConfigError, FolderError, TrainingError
 from dear.evaluation.choice import read_choice
 from dear.workflows import auto, auto_search, auto_trials
 from dear.workflows.auto_candidates import names_of
@@ -222,6 +223,19 @@ def test_a_curve_that_fails_does_not_end_the_search(fit, tmp_path, monkeypatch):
     choice = read_choice(tmp_path / "run")
     assert choice.chosen == "clip_adapter"
     assert choice.curve == {}
+
+
+def test_a_disk_that_is_full_for_the_card_is_one_sentence(fit, tmp_path, monkeypatch):
+    def full(folder, markdown):
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder / "README.md"))
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("dear.workflows.train.add_to_card", full)
+        with pytest.raises(FolderError, match=r"README\.md cannot be read or written \(No space left on device\)"):
+            fit(run)
+    fit(run, resume=True)
+    assert "combined" in (run / "README.md").read_text(), "the section about the choice"
 
 
 def test_resumed_choice_is_not_made_again(fit, tmp_path, monkeypatch):

@@ -31,7 +31,7 @@ from dear.options.parts import AUTO_METHOD, Fit, Training
 from dear.options.reading import check, options_of, renamed, write_config
 from dear.progress.display import watched
 from dear.progress.stages import checked
-from dear.storage.locks import check_ours
+from dear.storage.locks import check_ours, locked
 from dear.workflows.auto import chosen_method, forget_choice
 from dear.workflows.machine import using_threads
 
@@ -127,7 +127,8 @@ def train_run(
     ):
         found = trained(final, record_options=record_options)._replace(choice=choice)
         if options.out is not None:
-            add_to_card(options.out, choice_section(choice))
+            with locked(options.out, "run"):
+                add_to_card(options.out, choice_section(choice))
         return found
 
 
