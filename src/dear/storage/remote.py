@@ -45,8 +45,8 @@ def copy_both_ways(folder: Path, url: str, on_file: Callable[[int, int], None], 
     A cell or adapter that both have must be the same; with `overwrite`, that of the folder replaces the other.
     `on_file` is called with the number of files done and that of all.
     """
-    check_copied(folder)
     system, root = _opened(url)
+    check_copied(folder)
     here, there = _names(folder, system, root)
     sent, fetched = [], []
     for done, name in enumerate(sorted(here | there, key=_place_in_order), start=1):
