@@ -271,6 +271,20 @@ def test_killed_while_overwriting_resumes(fit, photos, clip, tmp_path, monkeypat
     assert timeless(tmp_path / "run") == timeless(tmp_path / "other")
 
 
+def test_killed_before_the_first_answer_of_an_overwriting_search_resumes(fit, tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    fit(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(auto, "_searched", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fit(tmp_path / "run", overwrite=True)
+    fit(tmp_path / "run", resume=True)
+    assert read_choice(tmp_path / "run").candidates
+    assert not (tmp_path / "run" / "auto").exists()
+
+
 def test_one_photo_per_class(fit, tmp_path):
     model = fit(tmp_path / "run", shots=1, candidates=None)
     assert model.name == read_choice(tmp_path / "run").chosen == "ape_t"

@@ -170,7 +170,9 @@ def _elsewhere(options: Fit, trials: list[Trial]) -> Iterator[Elsewhere | None]:
 def _begun(out: Path, mark: str, options: Fit) -> Choice | None:
     """The choice that an interrupted run has made already; None if there is none yet."""
     if not options.resume:
-        forget_choice(out)
+        remove_ours(out, [FOLDER])
+        (out / FOLDER).mkdir()  # says that a search replaces the run that may be here
+        remove_ours(out, [FILE])
         return None
     known = read_choice(out)
     if known is None and (out / RUN).is_file() and not (out / FOLDER).is_dir():
