@@ -90,9 +90,19 @@ class Declaration(Settings):
             "imagenet folders": [f"{self.images}/n01440764/…"],
             "imagenet numbers": [f"{self.images}/0/… to {self.images}/999/…"],
             "aircraft": [f"{self.images}/….jpg", "variants.txt", "images_variant_{train,val,test}.txt"],
+            "class folders": [f"{self.images or '.'}/CLASS/…"],
+            "list": [f"{self.images or '.'}/…, as the list names them", self.split_file or ""],
         }[self.layout]
         names = ["classnames.txt"] if self.layout.startswith("imagenet") else []
         return [f"{self.folder}/{part.removeprefix('./')}" for part in (*inside, *names)]
+
+    @property
+    def counts(self) -> str:
+        """The expected number of classes and of images by split, as far as the declaration has them."""
+        splits = {"train": self.train, "val": self.val, "test": self.test}
+        images = ", ".join(f"{number:,} {name}" for name, number in splits.items() if number is not None)
+        known = [f"{self.classes:,} classes" if self.classes is not None else "", f"{images} images" if images else ""]
+        return ", ".join(filter(None, known))
 
 
 def declarations() -> dict[str, Declaration]:

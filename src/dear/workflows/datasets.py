@@ -59,16 +59,16 @@ def describe_dataset(name: str, data_root: str | Path = DATA) -> list[tuple[str,
         return [("data set", name), ("what", what), ("license", "as this package"), ("get", "nothing to get")]
     if (one := declarations().get(name)) is None:
         raise DataError(f"No data set is called {name!r}.{did_you_mean(name, dataset_names()) or LIST}")
-    counts = f"{one.train:,} train, {one.val:,} val, {one.test:,} test"
+    where = one.base or root
     return [
         ("data set", one.name),
-        ("what", f"{one.title}: {one.classes} classes, {counts} images"),
+        ("what", ": ".join(filter(None, (one.title, one.counts)))),
         ("page", one.url or "-"),
-        ("license", one.licence),
-        ("cite", one.citation),
-        ("get", one.get),
-        *[("layout" if place == 0 else "", f"{root / part}") for place, part in enumerate(one.files())],
-        ("present", "yes" if is_present(one, root) else f"no, not below {root}"),
+        ("license", one.licence or "-"),
+        ("cite", one.citation or "-"),
+        ("get", one.get or "-"),
+        *[("layout" if place == 0 else "", f"{where / part}") for place, part in enumerate(one.files())],
+        ("present", "yes" if is_present(one, root) else f"no, not below {where}"),
     ]
 
 

@@ -1,8 +1,12 @@
 """`dear data list NAME` prints the page of a data set, and a missing one is reported with its address."""
 
+import json
+from typing import get_args
+
 import pytest
 
-from dear.data.catalog import declarations
+from dear.data import catalog
+from dear.data.catalog import Layout, declarations
 
 
 @pytest.mark.covers("F11")
@@ -27,3 +31,16 @@ def test_a_missing_data_set_is_told_with_its_page(dear_, tmp_path):
     err = dear_("data", "check", "dtd", "--data-root", tmp_path)[2]
     assert "Its page: https://www.robots.ox.ac.uk/~vgg/data/dtd/" in err
     assert "DATASETS.md" in err
+
+
+@pytest.mark.parametrize("layout", get_args(Layout))
+def test_a_data_set_of_a_users_catalog_has_its_page(dear_, tmp_path, monkeypatch, layout):
+    """Only name, folder and layout are required, and the page ended in a traceback without the rest."""
+    monkeypatch.setattr(catalog, "_ADDED", {})
+    file = tmp_path / "my.json"
+    file.write_text(json.dumps([{"name": "my-pets", "folder": "pets", "layout": layout}]))
+    code, out, err = dear_("data", "list", "my-pets", "--catalog", file)
+    assert (code, err) == (0, "")
+    assert f"{tmp_path / 'pets'}" in out
+    assert f"no, not below {tmp_path}" in out
+    assert "None" not in out
