@@ -338,16 +338,16 @@ class Model(nn.Module):
         """The calibration; None for plain CLIP and for another readout than the one it was fitted for."""
         return self.calibration if not self.is_disabled and readout in (None, self.readout()) else None
 
-    def check_multi_label(self) -> None:
-        """Raise an error if the model has no probability of a single label, sigmoid(logit + `clip.bias`)."""
+    def check_multi_label(self, readout: str | None = None) -> None:
+        """Raise an error if a readout has no probability of a single label: none fitted, and no `clip.bias` to add."""
         leave = f"leave out {option(multi_label=True)}"
-        if self.calibrated():
+        if self.calibrated(readout):
             return
         if not self.clip.bias:
             raise BackboneError(
                 f"{short_name(self.clip.name)} was trained with a softmax over texts, so a probability of each label "
-                f"can only be fitted on labelled photos, for the run's own classes: {leave}, run 'dear calibrate RUN' "
-                "first, or train on a CLIP with a sigmoid loss, such as ViT-B-16-SigLIP2."
+                f"can only be fitted on labelled photos, for the run's own classes and readout: {leave}, run 'dear "
+                "calibrate RUN' first, or train on a CLIP with a sigmoid loss, such as ViT-B-16-SigLIP2."
             )
         if not self.is_disabled and (self.method.log_probabilities or not self.method.needs.novel):
             raise ConfigError(

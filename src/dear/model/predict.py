@@ -103,8 +103,8 @@ class Classifier(Protocol):
         """A valid readout name."""
         ...
 
-    def check_multi_label(self) -> None:
-        """Raise an error if the model has no probability of a single label."""
+    def check_multi_label(self, readout: str | None = None) -> None:
+        """Raise an error if a readout has no probability of a single label."""
         ...
 
     def calibrated(self, readout: str | None = None) -> Calibration | None:
@@ -210,7 +210,7 @@ def stream(
         model = model.for_classes(names, template, descriptions=sentences)
     names, done = model.required_classes().names, 0
     if rule.several:
-        model.check_multi_label()
+        model.check_multi_label(chosen)
     least = _threshold(model, chosen, rule)
     with stage(PREDICTING, listed.total) as count:
         for batch in read_batches(listed.images, model.clip.preprocess_eval, size=batch_size, workers=workers):

@@ -9,6 +9,7 @@ from PIL import Image
 
 import dear
 from dear import errors
+from dear.model.calibration import fit_calibration
 from helpers import build, make_photos, move_parameters, varied_roles
 from random_weights import save_weights
 from tiny_towers import noisy, write_folder
@@ -125,6 +126,16 @@ def test_what_is_refused(clip, siglip, photos):
             model.predict(photos, multi_label=True, threshold=wrong)
     with pytest.raises(errors.ConfigError, match="multi_label is 'yes': give True or False"):
         model.predict(photos, multi_label="yes")
+
+
+def test_a_readout_that_is_not_calibrated_is_refused(model, photos):
+    """Without a fit, a softmax CLIP has no probability of a single label, whatever another readout has."""
+    generator = torch.Generator().manual_seed(0)
+    model.calibration = fit_calibration(torch.randn(40, 3, generator=generator), torch.arange(40) % 3, "shots")
+    (own,) = model.predict(photos[0], multi_label=True, threshold=0)
+    assert model.predict(photos[0], multi_label=True, threshold=0, readout="fusion") == [own]
+    with pytest.raises(errors.BackboneError, match="fitted on labelled photos, for the run's own classes and readout"):
+        model.predict(photos[0], multi_label=True, threshold=0, readout="decoupled")
 
 
 @pytest.mark.parametrize(
