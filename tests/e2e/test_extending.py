@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -129,8 +130,6 @@ def test_a_file_is_imported_for_every_command_and_every_process(fresh, dear_, tm
     ],
 )
 def test_a_file_that_cannot_be_imported_is_one_sentence(fresh, dear_, tmp_path, text, sentence):
-    import re
-
     (tmp_path / "broken.py").write_text(text)
     code, out, err = dear_("ls", "methods", "--import", "broken.py")
     sys.modules.pop("broken", None)
@@ -242,3 +241,24 @@ def test_data_sets_of_other_packages(fresh, tmp_path, monkeypatch):
         dear.open_dataset("wrong")
     with pytest.raises(DataError, match="The data set 'gone' cannot be opened by others_data:gone"):
         dear.open_dataset("gone")
+
+
+def test_data_sets_of_other_packages_are_listed(fresh, dear_, tmp_path, monkeypatch):
+    """The page of such a data set was "No data set is called 'pets'. Did you mean 'pets'?", and the list lacked it."""
+    installed = tmp_path / "pets_data-1.2.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: pets-data\nVersion: 1.2\n")
+    (installed / "entry_points.txt").write_text("[dear.datasets]\npets = pets_data:pets\ndtd = pets_data:pets\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    code, out, err = dear_("data", "list", "pets")
+    assert (code, err) == (0, "")
+    assert "pets" in out
+    assert "from an installed package, pets-data 1.2" in out
+    assert "pets_data:pets" in out
+    assert "DTD: 47 classes" in dear_("data", "list", "dtd")[1]
+    lines = dear_("data", "list")[1].splitlines()
+    assert "pets  ?  ? classes  from an installed package, pets-data 1.2" in [
+        "  ".join(re.split(r"\s{2,}", line)) for line in lines
+    ]
+    assert sum(line.startswith("dtd ") for line in lines) == 1
+    assert {one.name: one.present for one in dear.list_datasets()}["pets"] is None

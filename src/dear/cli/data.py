@@ -11,6 +11,7 @@ from dear.cli.console import Group, columns
 from dear.errors import ConfigError
 from dear.options.tools import CheckData, ListBackbones, ListData, ListMethods, ListSettings
 
+PRESENT = {True: "yes", False: "no", None: "?"}
 app = typer.Typer(help="List and verify data sets.", cls=Group, add_completion=False)
 list_app = typer.Typer(help="List methods, their settings, and backbones.", cls=Group, add_completion=False)
 
@@ -23,7 +24,7 @@ def list_data(options: ListData) -> None:
         typer.echo(columns(describe_dataset(options.name, options.data_root)))
         return
     rows = [
-        (one.name, "yes" if one.present else "no", f"{one.classes or '?'} classes", one.title)
+        (one.name, PRESENT[one.present], f"{one.classes or '?'} classes", one.title)
         for one in list_datasets(options.data_root)
     ]
     typer.echo(columns([("data set", "present", "size", "what"), *rows]))

@@ -28,8 +28,21 @@ GROUP = "dear.datasets"
 
 def dataset_names() -> tuple[str, ...]:
     """Names of all data sets: the paper's, those of added catalogues, the world's, and those of other packages."""
-    provided = [name for one in _providers() for name in one.dataset_names()]
-    return (*declarations(), *provided, *(point.name for point in entry_points(group=GROUP)))
+    return (*_own_names(), *packaged_datasets())
+
+
+def packaged_datasets() -> dict[str, EntryPoint]:
+    """Data sets of installed packages by name; a name that this package or a catalogue has means that one."""
+    own = set(_own_names())
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=GROUP):
+        if point.name not in own:
+            found.setdefault(point.name, point)
+    return found
+
+
+def _own_names() -> list[str]:
+    return [*declarations(), *(name for one in _providers() for name in one.dataset_names())]
 
 
 def open_dataset(
