@@ -125,6 +125,12 @@ def test_the_frozen_part_of_the_classes_runs_once(model, images, monkeypatch):
     with torch.no_grad():
         model(images)
     assert len(calls) == 1
+    for _ in range(2):  # epochs under autocast, and tests without
+        with torch.autocast("cpu", torch.bfloat16):
+            model.loss(images, LABELS)
+        with torch.no_grad():
+            model(images)
+    assert len(calls) == 2  # once per type
 
 
 def test_the_image_tower_starts_once_for_both_branches(model, images, monkeypatch):

@@ -129,6 +129,11 @@ def test_nothing_is_kept_from_autocast(model, images):
         with torch.autocast("cpu", torch.bfloat16):
             assert not torch.equal(model(images).logits, expected)
         assert torch.equal(model(images).logits, expected)
+        trained = model.for_classes(model.classes)  # as in training, whose first step is under autocast
+        with torch.autocast("cpu", torch.bfloat16):
+            trained.frozen_parts()
+            assert not torch.equal(trained(images).logits, expected)
+        assert torch.equal(trained(images).logits, expected)
 
 
 def test_clip_cannot_be_unfrozen(model, images):

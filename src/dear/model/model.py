@@ -79,7 +79,7 @@ class Model(nn.Module):
         self.companions: dict[str, Model] = dict(companions or method.companions)
         self.calibration = calibration
         self.classes = classes.among(self.trained_on) if classes else None
-        self._parts: tuple[IdentitySnapshot, list[tuple[slice, Any]]] | None = None
+        self._parts: tuple[IdentitySnapshot, dict[object, list[tuple[slice, Any]]]] | None = None
         self._text: tuple[ValueSnapshot, object, object, Any] | None = None
         self._off: list[Model] = []
 
@@ -129,8 +129,7 @@ class Model(nn.Module):
     def plain(self) -> Model:
         """Plain CLIP for the same classes."""
         if not self._off:
-            off = Model(self.clip, ZeroShot(self.clip, ZeroShot.Config()), self.classes, chunk=self.chunk)
-            self._off.append(off)
+            self._off.append(Model(self.clip, ZeroShot(self.clip, ZeroShot.Config()), self.classes, chunk=self.chunk))
         return self._off[0]
 
     @contextmanager
@@ -165,35 +164,36 @@ class Model(nn.Module):
         return self.chunk or self._found_chunk or None
 
     def frozen_parts(self) -> list[tuple[slice, Any]]:
-        """The result of `method.classes` for each part of the list; recomputed if CLIP's weights changed or moved."""
-        weights = list(self.clip.parameters())
-        cached = self._parts
-        if cached is None or not cached[0].matches(weights):
-            classes = self.required_classes()
-            count = len(classes.names)
-            size = self.class_chunk() or count
-            cuts = [slice(first, min(first + size, count)) for first in range(0, count, size)]
-            with torch.inference_mode(False), torch.no_grad():
-                parts = [
-                    (at, self.method.classes(self.clip, classes if len(cuts) == 1 else classes.part(at))) for at in cuts
-                ]
-            cached = self._parts = (IdentitySnapshot(weights), parts)
-        return cached[1]
+        """The result of `method.classes` for each part of the list, one per autocast type while CLIP's weights stay."""
+        with computing(self.clip.device):
+            weights, key = list(self.clip.parameters()), precision_key()
+            if self._parts is None or not self._parts[0].matches(weights):
+                self._parts = (IdentitySnapshot(weights), {})
+            by_type = self._parts[1]
+            if key not in by_type:
+                by_type[key] = self._made_parts()
+            return by_type[key]
+
+    def _made_parts(self) -> list[tuple[slice, Any]]:
+        classes = self.required_classes()
+        count = len(classes.names)
+        size = self.class_chunk() or count
+        cuts = [slice(first, min(first + size, count)) for first in range(0, count, size)]
+        lists = [classes] if len(cuts) == 1 else [classes.part(at) for at in cuts]
+        with torch.inference_mode(False), torch.no_grad():
+            return [(at, self.method.classes(self.clip, one)) for at, one in zip(cuts, lists, strict=True)]
 
     def text(self, batch: Batch | None = None) -> Any:
         """The result of `method.text` for all classes; without gradients it is cached until a tensor changes."""
         with computing(self.clip.device):
-            return self._made_text(batch)
-
-    def _made_text(self, batch: Batch | None) -> Any:
-        if batch is not None or (torch.is_grad_enabled() and self.method.trained):
-            return self.step_text(batch)
-        parts, key, cached = self.frozen_parts(), precision_key(), self._text
-        now = [*self.method.parameters(), *self.method.buffers()]
-        if cached is None or cached[1] != key or cached[2] is not parts or not cached[0].matches(now):
-            with torch.inference_mode(False), torch.no_grad():
-                cached = self._text = (ValueSnapshot(now), key, parts, self.step_text(None))
-        return cached[3]
+            if batch is not None or (torch.is_grad_enabled() and self.method.trained):
+                return self.step_text(batch)
+            parts, key, cached = self.frozen_parts(), precision_key(), self._text
+            now = [*self.method.parameters(), *self.method.buffers()]
+            if cached is None or cached[1] != key or cached[2] is not parts or not cached[0].matches(now):
+                with torch.inference_mode(False), torch.no_grad():
+                    cached = self._text = (ValueSnapshot(now), key, parts, self.step_text(None))
+            return cached[3]
 
     def step_text(self, batch: Batch | None, parts: Sequence[tuple[slice, Any]] | None = None) -> Any:
         """The result of `method.text` for all classes in one training step; never cached.
@@ -288,7 +288,7 @@ class Model(nn.Module):
                 image = self.states(images, training=batch is not None)
             else:
                 image = self._completed(given, training=batch is not None)
-            out: Output = self.method(self.clip, image, self._made_text(batch), batch)
+            out: Output = self.method(self.clip, image, self.text(batch), batch)
             return out
 
     def _completed(self, given: Mapping[str, Tensor], *, training: bool) -> States:
