@@ -8,6 +8,7 @@ import pytest
 
 import dear
 from dear.cli.console import json_line
+from dear.data import catalog
 from dear.model.predict import Prediction
 from dear.reports.labels import Sorter, folder_name
 from dear.reports.svg import svg_document, svg_text
@@ -21,6 +22,7 @@ NAMES = (
     "<!--", "'q\"uote", "&amp;", "back\\slash", "$HOME", "\ttab", "{{7*7}}{% raw %}", "\u200bzero",
 )  # fmt: skip
 HIDDEN = {"\x1b", "\x07", "\u202e"}
+ESCAPE = "\x1b]0;owned\x07"
 
 
 class Tags(HTMLParser):
@@ -76,6 +78,56 @@ def test_every_page_table_and_message(hostile, tiny_clips, one_clip, dear_, tmp_
     card = (run / "README.md").read_text(encoding="utf-8")
     assert not HIDDEN & set(card)
     assert "\\<img src=x" in card
+
+
+@pytest.fixture
+def hostile_roles(roles, tmp_path):
+    """A role map of the tiny CLIP with an attribute that sets the terminal's title, and a concept of two lines."""
+    content = json.loads(roles.to_json())
+    content["attributes"] = [ESCAPE if one == "color" else one for one in content["attributes"]]
+    for one in content["heads"]:
+        if one["role"] == "other_specialized":
+            one["concept"] = "two\nlines"
+        elif one["concept"] == "color":
+            one["concept"] = ESCAPE
+    (tmp_path / "roles.json").write_text(json.dumps(content))
+    return tmp_path / "roles.json"
+
+
+@pytest.mark.covers("U1")
+def test_role_maps_of_strangers_in_the_terminal(hostile_roles, roles, one_clip, dear_, tmp_path):
+    photos = make_photos(tmp_path / "photos", ["a", "b"], 2)
+    (tmp_path / "other.json").write_text(roles.to_json())
+    printed = {}
+    for words in (
+        ["roles", "show", hostile_roles],
+        ["roles", "compare", hostile_roles, tmp_path / "other.json"],
+        ["roles", "ablate", "--clip", "tiny", "--images", photos, "--roles", hostile_roles, "--draws", 1],
+        ["search", "index", photos, "--clip", "tiny", "--roles", hostile_roles, "--out", tmp_path / "index"],
+        ["search", "find", tmp_path / "index", photos / "a" / "0.png", "--by", "all"],
+    ):
+        code, out, err = dear_(*words)
+        assert code == 0, (words, err)
+        assert not HIDDEN & set(out + err), words
+        assert "]0;owned" in out, words
+        printed[words[1]] = out
+    rows = printed["show"].split("\n\n")[0].splitlines()
+    assert len(rows) == 1 + len({head.layer for head in roles.heads})
+    assert "(two\N{REPLACEMENT CHARACTER}lines)" in printed["show"]
+    assert "lines" not in [line.split()[0] for line in printed["compare"].splitlines() if line]
+
+
+@pytest.mark.covers("U1")
+def test_catalogues_of_strangers_in_the_terminal(dear_, tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog, "_ADDED", {})
+    row = {"name": "pets", "folder": "pets", "layout": "class folders", "title": f"{ESCAPE}\nmine", "url": ESCAPE}
+    (tmp_path / "my.json").write_text(json.dumps([row]))
+    for words in (["data", "list"], ["data", "list", "pets"]):
+        code, out, err = dear_(*words, "--catalog", tmp_path / "my.json")
+        assert (code, err) == (0, "")
+        assert "]0;owned" in out
+        assert not HIDDEN & set(out)
+        assert "\nmine" not in out
 
 
 def test_markdown_and_charts_have_no_hidden_letters():

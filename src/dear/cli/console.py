@@ -42,9 +42,10 @@ def terminal_width() -> int:
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows as aligned text."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    """Rows as aligned text, without terminal escapes and without line breaks in a cell."""
+    cells = [[shown(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     return "\n".join(lines)
 
 

@@ -7,7 +7,7 @@ import json
 import typer
 
 from dear.cli.commands import add_command
-from dear.cli.console import Group, columns
+from dear.cli.console import Group, columns, printable
 from dear.errors import ConfigError
 from dear.options.tools import CheckData, ListBackbones, ListData, ListMethods, ListSettings
 
@@ -36,12 +36,12 @@ def check(options: CheckData) -> None:
 
     health = check_data(options.name, options.data_root, quick=options.quick)
     for note in health.notes:
-        typer.echo(f"note: {note}")
+        typer.echo(printable(f"note: {note}"))
     if health.problems:
         problems = "\n- ".join(health.problems)
         raise ConfigError(f"{options.name} has {len(health.problems)} problem(s):\n- {problems}")
     counts = ", ".join(f"{count:,} {split}" for split, count in health.counts.items())
-    typer.echo(f"{options.name} is in order: {health.classes} classes, {counts} images.")
+    typer.echo(printable(f"{options.name} is in order: {health.classes} classes, {counts} images."))
 
 
 def list_methods(options: ListMethods) -> None:

@@ -40,9 +40,9 @@ def doctor(options: Doctor) -> None:
         ("weights", _weights_text(caches["weights"])),
         *((name, value) for name, value in found["environment"].items()),
     ]
-    typer.echo(printable(columns(rows)))
+    typer.echo(columns(rows))
     for remark in found["remarks"]:
-        typer.echo(f"note: {remark}")
+        typer.echo(printable(f"note: {remark}"))
 
 
 def _weights_text(cache: dict[str, Any]) -> str:
@@ -58,7 +58,7 @@ def list_caches(options: ListCache) -> None:
     """List what caches contain: size, days since it was used, place."""
     found = list_cache(*options.folders)
     rows = [(readable(one.bytes), f"{_days(one):.0f} days", str(one.path)) for one in found]
-    typer.echo(printable(columns([("size", "unused", "what"), *rows])) if rows else "nothing is cached")
+    typer.echo(columns([("size", "unused", "what"), *rows]) if rows else "nothing is cached")
     if rows:
         typer.echo(f"{readable(sum(one.bytes for one in found))} in all")
 

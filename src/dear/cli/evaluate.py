@@ -35,8 +35,8 @@ def evaluate(options: Evaluate) -> None:
         typer.echo(json_line(scores_as_dict(found, options.run), indent=1))
         return
     for sentence in verdict_sentences(found):
-        typer.echo(sentence)
-    typer.echo(printable("\n" + columns(score_rows(found, everything=options.everything))))
+        typer.echo(printable(sentence))
+    typer.echo("\n" + columns(score_rows(found, everything=options.everything)))
 
 
 app = single_command(evaluate, Evaluate, plugins=True)

@@ -27,7 +27,7 @@ def export(options: Export) -> None:
             overwrite=options.overwrite,
         )
         rows = [(name, f"{one.bytes / 1e6:,.1f} MB", one.summary()) for name, one in found.files.items()]
-        typer.echo(printable(columns(rows)))
+        typer.echo(columns(rows))
         if found.no_image_encoder:
             say(f"note: {found.no_image_encoder}")
         typer.echo(printable(f"exported: {options.onnx}"))

@@ -34,7 +34,7 @@ def report(options: ReportOptions) -> None:
 def print_report(written: Report) -> None:
     """Print the verdict, the table of scores and the path of a page."""
     for sentence in written.verdict:
-        typer.echo(sentence)
+        typer.echo(printable(sentence))
     typer.echo("\n" + columns([tuple(row) for row in written.scores]) + "\n")
     typer.echo(printable(f"report: {written.path}"))
 

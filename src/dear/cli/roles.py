@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from dear.cli.commands import add_command
-from dear.cli.console import Group, say
+from dear.cli.console import Group, printable, say
 from dear.options.tools import AblateRoles, CompareRoles, DiscoverRoles, ShowRoles
 
 MOST_NAMED = 5
@@ -41,25 +41,26 @@ def discover(options: DiscoverRoles) -> None:
         say(f"skipped: {problem}")
     if len(found.problems) > MOST_NAMED:
         say(f"skipped: {len(found.problems) - MOST_NAMED} more, all named in discovery.json")
-    typer.echo(f"{found.summary}\n")
-    typer.echo(next_step(found, options.clip, options.pretrained, options.images, options.out, options.data_root))
+    typer.echo(printable(f"{found.summary}\n"))
+    step = next_step(found, options.clip, options.pretrained, options.images, options.out, options.data_root)
+    typer.echo(printable(step))
 
 
 def show(options: ShowRoles) -> None:
     """Print a role map as a grid, and write it as a page or as a figure."""
     from dear.workflows.roles import show_roles
 
-    typer.echo(show_roles(options.roles, html=options.html, figure=options.figure))
+    typer.echo(printable(show_roles(options.roles, html=options.html, figure=options.figure)))
     for path in (options.html, options.figure):
         if path is not None:
-            typer.echo(str(path))
+            typer.echo(printable(str(path)))
 
 
 def compare(options: CompareRoles) -> None:
     """Print how closely two role maps of the same heads agree."""
     from dear.workflows.roles import compare_roles
 
-    typer.echo(compare_roles(options.roles, options.other))
+    typer.echo(printable(compare_roles(options.roles, options.other)))
 
 
 def ablate(options: AblateRoles) -> None:
@@ -78,7 +79,7 @@ def ablate(options: AblateRoles) -> None:
         device=options.device,
         threads=options.threads,
     )
-    typer.echo(text)
+    typer.echo(printable(text))
 
 
 add_command(app, discover, DiscoverRoles, plugins=True)

@@ -42,9 +42,8 @@ def index(options: IndexImages) -> None:
         say(f"left out: {problem}")
     if lacking := found.manifest.lacking:
         say(f"The role map has no head for {', '.join(lacking)}: there is no search by that.")
-    typer.echo(
-        f"{len(found):,} images in the index, {found.encoded:,} of them new; searchable by {', '.join(found.kinds)}"
-    )
+    kinds = ", ".join(found.kinds)
+    typer.echo(printable(f"{len(found):,} images in the index, {found.encoded:,} of them new; searchable by {kinds}"))
     typer.echo(printable(f"next: dear search find {found.out} PHOTO --by {found.kinds[-1]}"))
     _advise(found.out, found.kinds[0])
 
@@ -91,7 +90,7 @@ def build(options: BuildSearch) -> None:
         rows.append(
             (one.kind, f"{one.rows:,}", lists, f"{one.recall:.3f}", readable(one.bytes), "" if is_new else "as before")
         )
-    typer.echo(printable(columns(rows)))
+    typer.echo(columns(rows))
     if all(one.lists == 1 for one, _ in found):
         typer.echo("One list contains all rows, so search stays exact.")
     else:
@@ -120,7 +119,7 @@ def _print(found: Found, as_json: bool, *, headed: bool, left_out: bool) -> None
     if found.remark:
         say(f"note: {found.remark}")
     if headed and not as_json:
-        typer.echo(f"{found.title}:")
+        typer.echo(printable(f"{found.title}:"))
     for hit in found.hits:
         row = {"image": str(hit.path), "score": round(hit.score, 6), "by": hit.by, "matches": hit.matches}
         mark = "" if hit.matches else "  (below)"

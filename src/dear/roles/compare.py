@@ -6,6 +6,7 @@ from dear.errors import RoleMapError
 from dear.roles.entropy import kappa
 from dear.roles.rolemap import HeadRole, Role, RoleMap
 from dear.storage import markdown
+from dear.storage.files import shown
 
 
 def compare_maps(first: RoleMap, second: RoleMap) -> str:
@@ -23,7 +24,9 @@ def compare_maps(first: RoleMap, second: RoleMap) -> str:
         "",
         confusion(pairs),
     ]
-    differing = [f"- ({a.layer}, {a.head}): {label(a)} / {label(b)}" for a, b in pairs if label(a) != label(b)]
+    differing = [
+        f"- ({a.layer}, {a.head}): {shown(label(a))} / {shown(label(b))}" for a, b in pairs if label(a) != label(b)
+    ]
     return "\n".join([*lines, *(["", "Heads that differ:", *differing] if differing else [])])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dear.roles.rolemap import HeadRole, Role, RoleMap
+from dear.storage.files import shown
 
 SHORT = {Role.GENERALIZATION: "general", Role.MIXED: "mixed"}
 """Roles whose heads have no concept."""
@@ -34,6 +35,5 @@ def role_grid(roles: RoleMap) -> str:
 
 def _plain_word(head: HeadRole) -> str:
     """The word for a head without colours: other specialities in brackets, shielded and mixed heads by role."""
-    if head.role is Role.OTHER:
-        return f"({head_word(head)})"
-    return SHORT.get(head.role) or head_word(head)
+    word = shown(head_word(head))
+    return f"({word})" if head.role is Role.OTHER else SHORT.get(head.role) or word
