@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import dear
-from dear.data.images import folder_images, image_batches, open_image
+from dear.data.images import decode_image, folder_images, image_batches, open_image
 from dear.data.readers import read_list
 from dear.engine.run_folder import read_run
 from dear.errors import BackboneError, CorruptArtefactError, DataError, DearError, ImageError, OverwriteError
@@ -229,6 +229,15 @@ def test_one_extreme_image_does_not_end_the_job(clip, tmp_path):
     (batch,) = image_batches(folder_images(photos), clip.preprocess_eval, size=8)
     assert len(batch.indices) == 2
     assert "far too many pixels" in batch.problems[0]
+    Image.new("L", (1, 50_000)).save(photos / "a" / "strip.png")  # 150 bytes, resized to 224 × 11,200,000 pixels
+    (batch,) = image_batches(folder_images(photos), clip.preprocess_eval, size=8)
+    assert len(batch.indices) == 2
+    assert batch.problems[0].endswith("one side is more than 200 times as long as the other; crop or remove it.")
+    with pytest.raises(ImageError, match="image 0 cannot be read: one side is more than 200 times"):
+        decode_image((photos / "a" / "strip.png").read_bytes(), "image 0")
+    for size in ((2, 400), (400, 2)):
+        Image.new("L", size).save(photos / "a" / "strip.png")
+        assert open_image(photos / "a" / "strip.png").size == size
 
 
 @pytest.mark.covers("C1")

@@ -39,6 +39,8 @@ JPEG, SCAN, MOST_SCANS = b"\xff\xd8", b"\xff\xda", 100
 """How a JPEG file and each of its scans begin, and the most scans that are decoded; cameras write one, editors ten."""
 LONGEST_SIDE = 50_000
 """Most pixels of an image's longer side; a strip of a million pixels is not a photograph and cannot be resized."""
+MOST_TIMES = 200
+"""Longest ratio of two sides; long panoramas have 50. Scaled by its shorter side, a strip of 1 × 50,000 took 10 GB."""
 
 MISSING = "missing"
 """Instead of the hash of an image that cannot be read."""
@@ -240,7 +242,7 @@ def decode_image(data: bytes, name: str) -> Image.Image:
     try:
         return _decoded(bytes(data))
     except Exception as error:
-        what = _TOO_LARGE if isinstance(error, _BOMBS) else "its bytes are damaged or not an image"
+        what = _unusual(error) or "its bytes are damaged or not an image"
         raise ImageError(f"{shown(name)} cannot be read: {what}.") from error
 
 
@@ -248,20 +250,29 @@ def _decoded(data: bytes) -> Image.Image:
     if data.startswith(JPEG) and data.count(SCAN) > MOST_SCANS:
         raise Image.DecompressionBombError  # every scan takes as long as a whole image
     with Image.open(io.BytesIO(data), formats=_formats()) as image:
-        if image.width * image.height > (Image.MAX_IMAGE_PIXELS or float("inf")):
+        if image.width * image.height > (Image.MAX_IMAGE_PIXELS or float("inf")) or max(image.size) > LONGEST_SIDE:
             raise Image.DecompressionBombError
-        if max(image.size) > LONGEST_SIDE:
-            raise Image.DecompressionBombError
+        if max(image.size) > MOST_TIMES * min(image.size):
+            raise _StripError
         return as_rgb(image)
 
 
-_BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
-_TOO_LARGE = "it has far too many pixels to be a photograph; make it smaller or remove it"
+class _StripError(Exception):
+    """An image is far longer than wide."""
+
+
+def _unusual(error: Exception) -> str | None:
+    """What is wrong with an image that is not a photograph; None for any other error."""
+    if isinstance(error, _StripError):
+        return f"one side is more than {MOST_TIMES} times as long as the other; crop or remove it"
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return "it has far too many pixels to be a photograph; make it smaller or remove it"
+    return None
 
 
 def _reason(path: Path, error: Exception) -> str:
-    if isinstance(error, _BOMBS):
-        return _TOO_LARGE
+    if what := _unusual(error):
+        return what
     if path.is_dir():
         return "it is a folder; give the images in it"
     if isinstance(error, FileNotFoundError):
