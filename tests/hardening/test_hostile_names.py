@@ -19,7 +19,8 @@ from helpers import make_photos
 NAMES = (
     "<img src=x onerror=alert(1)>", "=cmd|' !A0", "[red]bold[-]", "\x1b[31mred\x1b]0;t\x07", "line\nbreak", "+1",
     "@sum", "\u202egnp.exe", "{} {0} %s", "-rf", "--help", "a,b;c", "|pipe|", "`code`", "[a](http:x)", "apple", "аpple",
-    "<!--", "'q\"uote", "&amp;", "back\\slash", "$HOME", "\ttab", "{{7*7}}{% raw %}", "\u200bzero",
+    "<!--", "'q\"uote", "&amp;", "back\\slash", "$HOME", "\ttab", "{{7*7}}{% raw %}", "\u200bzero", "\r=1+2",
+    "\n@x",
 )  # fmt: skip
 HIDDEN = {"\x1b", "\x07", "\u202e"}
 ESCAPE = "\x1b]0;owned\x07"
@@ -74,7 +75,8 @@ def test_every_page_table_and_message(hostile, tiny_clips, one_clip, dear_, tmp_
     with (tmp_path / "labels.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))
     assert len(rows) == 1 + 4 * len(NAMES)
-    assert not [cell for row in rows for cell in row if cell[:1] in ("=", "+", "-", "@", "\t", "\r")]
+    assert not [cell for row in rows for cell in row if cell[:1] in ("=", "+", "-", "@", "\t", "\r", "\n")]
+    assert {row[0] for row in rows[1:]} == {str(photos / name / f"{i}.png") for name in NAMES for i in range(4)}
     card = (run / "README.md").read_text(encoding="utf-8")
     assert not HIDDEN & set(card)
     assert "\\<img src=x" in card

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +12,7 @@ from dear.evaluation.paper_numbers import PAPER_SHOTS
 from dear.evaluation.published import PublishedEntry
 from dear.evaluation.role_map_notes import UsedMap, used_maps
 from dear.evaluation.summary import HEADS, HM_NOTE, Row
-from dear.evaluation.tables import no_formula, training_image_notes
+from dear.evaluation.tables import csv_table, training_image_notes
 from dear.progress.stages import duration
 from dear.reports.compare_data import Comparison, known, label
 from dear.reports.compare_words import goal, many, names_of, verdict
@@ -369,12 +367,8 @@ def _cost_text(comparison: Comparison, row: Row, field: str, show: Callable[[flo
 
 def _csv(records: Sequence[dict[str, Any]]) -> str:
     """Records as CSV, for `pandas.read_csv`."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(records[0]) if records else [], lineterminator="\n")
-    writer.writeheader()
-    for record in records:
-        writer.writerow({name: "" if value is None else no_formula(str(value)) for name, value in record.items()})
-    return out.getvalue()
+    rows = ({name: "" if value is None else str(value) for name, value in record.items()} for record in records)
+    return csv_table(list(records[0]) if records else [], rows)
 
 
 def _json(records: Sequence[dict[str, Any]]) -> str:

@@ -6,19 +6,17 @@ Nothing is moved, and no existing file is overwritten.
 from __future__ import annotations
 
 import csv
-import io
 import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
 from dear.data.images import LARGEST_FILE
 from dear.data.packed import packed_bytes
 from dear.errors import OverwriteError
-from dear.evaluation.tables import no_formula
+from dear.evaluation.tables import csv_line, no_formula
 from dear.model.predict import Prediction
 from dear.storage.files import shown, write_atomic, write_result
 
@@ -44,7 +42,7 @@ class LabelTable:
         """Add a row, in a temporary file until all are known."""
         classes = one.top if one.labels is None else one.labels
         pairs = [value for name, p in classes for value in (_cell(name), f"{p:.6f}")]
-        csv.writer(self._rows, lineterminator="\n").writerow([_cell(one.image), *pairs])
+        self._rows.write(csv_line([_cell(one.image), *pairs]))
         self._count, self._most = self._count + 1, max(self._most, len(classes))
 
     def write(self) -> None:
@@ -54,7 +52,7 @@ class LabelTable:
         self._rows.seek(0)
         with self._rows as rows:
             padded = ([*row, *[""] * (len(head) - len(row))] for row in csv.reader(rows))
-            write_result(self.path, (_line(row) for row in chain([head], padded)))
+            write_result(self.path, (csv_line(row).encode() for row in chain([head], padded)))
 
     def summary(self) -> str:
         """What was written, and where."""
@@ -131,12 +129,6 @@ def _free(folder: Path, name: str) -> Path:
         number += 1
         path = folder / f"{Path(name).stem}-{number}{Path(name).suffix}"
     return path
-
-
-def _line(row: Sequence[str]) -> bytes:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerow(row)
-    return text.getvalue().encode()
 
 
 def _cell(text: str) -> str:
