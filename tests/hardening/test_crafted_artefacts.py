@@ -134,6 +134,8 @@ def backbone_folder(folder, **changes):
     for name, value in changes.items():
         if name in config:
             config[name] |= value
+        elif name == "multimodal_cfg":
+            config[name] = value
     images = {"preprocess_cfg": changes["preprocess_cfg"]} if "preprocess_cfg" in changes else {}
     folder.mkdir(exist_ok=True)
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, **images}))
@@ -149,7 +151,21 @@ def backbone_folder(folder, **changes):
         ),
         ({"text_cfg": {"context_length": 100_000}}, "'context_length' in its text_cfg to 100000"),
         ({"vision_cfg": {"mlp_ratio": 1e6}}, "'mlp_ratio' in its vision_cfg"),
-        ({"vision_cfg": {"image_size": 10_000, "patch_size": 1}}, "cuts 10000 pixels into patches of 1"),
+        (
+            {"vision_cfg": {"image_size": 10_000}},
+            "'image_size' in its vision_cfg to 10000, but a CLIP has at most 2,000",
+        ),
+        ({"vision_cfg": {"image_size": 2_000, "patch_size": 1}}, "cuts 2000 pixels into patches of 1"),
+        ({"vision_cfg": {"image_size": [900, 900], "patch_size": [1, 1]}}, "cuts 900 pixels into patches of 1"),
+        (
+            {"vision_cfg": {"pos_embed_type": "sin_cos_2d", "width": 900_000, "image_size": 32}},
+            "cuts 32 pixels into patches of 8",
+        ),
+        ({"multimodal_cfg": {"context_length": 100_000}}, "'context_length' in its multimodal_cfg to 100000"),
+        ({"multimodal_cfg": {"layers": 1_000_000}}, "'layers' in its multimodal_cfg to 1000000"),
+        ({"multimodal_cfg": {"hf_model_name": "/etc"}}, "paths that a configuration names are never opened"),
+        ({"multimodal_cfg": {"trust_remote_code": True}}, "sets 'trust_remote_code' in its multimodal_cfg"),
+        ({"multimodal_cfg": [1]}, "The multimodal_cfg of .* is not a mapping"),
         ({"vision_cfg": {"width": 900_000, "head_width": 60}}, "parameters, more than can be checked"),
         ({"preprocess_cfg": {"std": [0, 1, 1]}}, r"The preprocess_cfg of .* std: must be positive|std"),
         ({"preprocess_cfg": {"mean": ["a"]}}, "The preprocess_cfg of"),

@@ -17,10 +17,10 @@ from dear.config import problems
 from dear.errors import BackboneError
 from dear.storage.files import is_file, is_folder
 
-MOST = {"layers": 1000, "heads": 10_000, "context_length": 10_000, "image_size": 10_000, "mlp_ratio": 100}
+MOST = {"layers": 1000, "heads": 10_000, "context_length": 10_000, "image_size": 2_000, "mlp_ratio": 100}
 """Largest values of some settings of a tower."""
-WIDEST_GRID = 1024
-"""Patches per side of an image."""
+MOST_POSITIONS = 10_000_000
+"""Values of an image tower's position embeddings, which open_clip allocates if they are fixed; large towers have 1M."""
 SPARE, MOST_RANDOM = 10_000_000, 3_000_000_000
 """Values that a model may have besides twice those of its file, and those of a model without a file."""
 HUB_NAMES = ("hf_model_name", "hf_tokenizer_name")
@@ -33,9 +33,6 @@ def check_tower(name: str, where: str, config: Mapping[str, Any]) -> None:
         for value in values if isinstance(values, list) else [values]:
             if isinstance(value, int | float) and value > most:
                 raise BackboneError(f"{name} sets {key!r} in its {where} to {value}, but a CLIP has at most {most:,}.")
-    image, patch = config.get("image_size"), config.get("patch_size")
-    if type(image) is int and type(patch) is int and image > WIDEST_GRID * max(patch, 1):
-        raise BackboneError(f"{name} cuts {image} pixels into patches of {patch}, which are too many: use larger ones.")
     for key in HUB_NAMES:
         value = config.get(key)
         if value is None:
@@ -46,6 +43,17 @@ def check_tower(name: str, where: str, config: Mapping[str, Any]) -> None:
                 f"{name} sets {key!r} to {str(value)[:80]!r}, which is not the name of a model on the hub, or is a "
                 f"path here, and paths that a configuration names are never opened: remove it, or rename that path."
             )
+
+
+def check_patches(name: str, config: Mapping[str, Any]) -> None:
+    """Raise `BackboneError` for an image tower of open_clip with an impossible number of patches."""
+    sizes: dict[str, list[int]] = {}
+    for key in ("image_size", "patch_size", "width"):
+        value = config.get(key)
+        sizes[key] = [one for one in (value if isinstance(value, list) else [value]) if type(one) is int]
+    image, patch = max(sizes["image_size"], default=224), min(sizes["patch_size"], default=16)
+    if (image // max(patch, 1)) ** 2 * max(sizes["width"], default=768) > MOST_POSITIONS:
+        raise BackboneError(f"{name} cuts {image} pixels into patches of {patch}, which are too many: use larger ones.")
 
 
 class _Preprocess(BaseModel):

@@ -12,10 +12,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from open_clip.coca_model import MultimodalCfg
 from open_clip.model import CLIPTextCfg, CLIPVisionCfg
 from safetensors import SafetensorError, safe_open
 
-from dear.backbone.limits import check_tower
+from dear.backbone.limits import check_patches, check_tower
 from dear.backbone.names import tag_of_repository
 from dear.backbone.tensors import first_line
 from dear.errors import BackboneError, PickledWeightsError, backbone, did_you_mean, is_typed, option
@@ -35,7 +36,9 @@ MODEL_KEYS = {
 TOWER_KEYS = {
     "vision_cfg": {one.name for one in fields(CLIPVisionCfg)},
     "text_cfg": {one.name for one in fields(CLIPTextCfg)},
+    "multimodal_cfg": {one.name for one in fields(MultimodalCfg)},
 }
+"""Known settings of a tower, and of the text decoder of CoCa, which not every model has."""
 TOKENIZER_KEYS = {"clean", "strip_sep_token", "language"}
 """The only settings that are passed to a tokenizer: others could make it run Python code of the folder."""
 OPENVISION_TOKENS = 80
@@ -52,6 +55,10 @@ def check_config(name: str, config: Mapping[str, Any]) -> None:
     """Raise `BackboneError` for a third-party model configuration with unknown keys or impossible sizes."""
     _check_keys(name, "model_cfg", config, MODEL_KEYS)
     for tower, known in TOWER_KEYS.items():
+        if tower not in config:
+            continue
+        if not isinstance(config[tower], dict):
+            raise BackboneError(f"The {tower} of {name} is not a mapping: correct or remove it.")
         _check_keys(name, tower, config[tower], known)
         check_tower(name, tower, config[tower])
     _check_image_tower(name, config["vision_cfg"])
@@ -63,8 +70,10 @@ def check_config(name: str, config: Mapping[str, Any]) -> None:
 
 
 def _check_image_tower(name: str, vision: Mapping[str, Any]) -> None:
-    """Raise `BackboneError` for the name of a timm model that is an address, from which timm would read a model."""
+    """Raise `BackboneError` for too many patches, or an address as the name of a timm model, which timm would fetch."""
     tower = vision.get("timm_model_name")
+    if tower is None:
+        check_patches(name, vision)
     if tower is not None and not (isinstance(tower, str) and re.fullmatch(r"[\w.-]*", tower)):
         raise BackboneError(
             f"{name} sets 'timm_model_name' to {str(tower)[:80]!r}, which is not the name of a timm model: use one "
