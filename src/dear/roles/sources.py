@@ -53,26 +53,12 @@ def pool_from(source: str) -> TextPool:
 
 
 def tasks_from(source: str, template: str, count: int) -> tuple[ImageList, list[Task]]:
-    """Images and zero-shot tasks for ablations: five tasks for the world, one for a folder of class folders."""
+    """Images and zero-shot tasks for ablations: five tasks for the world, one for the training images of a data set."""
     if source == WORLD:
         return _world_tasks(count)
-    if shard_files(source):
-        return _packed_tasks(source, template, count)
-    images = images_from(source, count)
-    folders = [Path(name).parts[0] if "/" in name else "" for name in images.names]
-    classes = sorted(set(folders))
-    if "" in classes or len(classes) < 2:
-        raise ImageError(
-            f"{source} is not a folder of class folders: put the images of each class into a folder with its name."
-        )
-    place = {folder: number for number, folder in enumerate(classes)}
-    labels = torch.tensor([place[folder] for folder in folders])
-    prompts = tuple(template.replace("{}", name.replace("_", " ")) for name in classes)
-    return images, [Task("classes", labels, prompts)]
-
-
-def _packed_tasks(source: str, template: str, count: int) -> tuple[ImageList, list[Task]]:
     dataset = open_dataset(source)
+    if not dataset.train:
+        raise ImageError(f"{source} has no training images to remove heads on: use other images.")
     images = dataset.images(dataset.train).spread(count)
     label_of = {item.id: item.label for item in dataset.train}
     labels = torch.tensor([label_of[name] for name in images.names])

@@ -20,7 +20,8 @@ from dear.roles.ablation import (
 )
 from dear.roles.capture import contributions
 from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
-from helpers import varied_roles
+from dear.roles.sources import tasks_from
+from helpers import make_photos, varied_roles
 
 
 def hand_made():
@@ -94,6 +95,24 @@ def test_report_compares_an_attribute_with_the_others_and_with_chance(clip, imag
     assert "| color (1 heads) | -50.0 |  +0.0 |" in text
     assert len(re.findall(r"\| +yes \|", text)) == 2
     assert "layer 2" in text
+
+
+def test_the_task_of_a_folder_is_that_of_its_class_folders(tmp_path):
+    folder = make_photos(tmp_path / "photos", ["red_thing", "ant"], 3)
+    images, (task,) = tasks_from(str(folder), "a {}.", 9)
+    assert images.names == tuple(f"{name}/{i}.png" for name in ("ant", "red_thing") for i in range(3))
+    assert (task.labels_N.tolist(), task.prompts) == ([0, 0, 0, 1, 1, 1], ("a ant.", "a red thing."))
+    images, (task,) = tasks_from(str(folder), "a {}.", 2)
+    assert (images.names, task.labels_N.tolist()) == (("ant/0.png", "red_thing/0.png"), [0, 1])
+
+
+def test_the_task_of_a_folder_with_splits_is_that_of_its_training_images(tmp_path):
+    """The classes were "test" and "train", and accuracies told one from the other."""
+    for split in ("train", "test"):
+        make_photos(tmp_path / "photos" / split, ["ant", "bee", "cow"], 2)
+    images, (task,) = tasks_from(str(tmp_path / "photos"), "a {}.", 99)
+    assert images.names == tuple(f"train/{name}/{i}.png" for name in ("ant", "bee", "cow") for i in range(2))
+    assert (task.labels_N.tolist(), task.prompts) == ([0, 0, 1, 1, 2, 2], ("a ant.", "a bee.", "a cow."))
 
 
 def test_a_map_of_other_heads_is_refused(tiny_clips):
