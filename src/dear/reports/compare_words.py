@@ -191,7 +191,7 @@ def _cheap(comparison: Comparison) -> str:
     """The method with the fewest parameters among those with most of the best method's gain over plain CLIP."""
     plain, main = comparison.plain, comparison.main
     best = comparison.best(main)
-    if plain is None or best == plain:
+    if plain is None or best == plain or not comparison.effort[best].parameters:
         return ""
     base, gain = comparison.value(plain, main), comparison.value(best, main) - comparison.value(plain, main)
     enough = [
@@ -207,7 +207,7 @@ def _cheap(comparison: Comparison) -> str:
     share = 100 * (comparison.value(least, main) - base) / gain
     return (
         f"If size matters, {label(least)} reaches {share:.0f} % of the best method's gain over plain CLIP with "
-        f"{costs[least]:,.0f} trained parameters instead of {costs.get(best, 0):,.0f}."
+        f"{costs[least]:,.0f} trained parameters instead of {costs[best]:,.0f}."
     )
 
 

@@ -97,6 +97,15 @@ def test_the_highest_mean_is_not_always_the_surest_choice():
     )
 
 
+@pytest.mark.parametrize(("parameters", "words"), [(0, None), (90_000, "trained parameters instead of 90,000.")])
+def test_a_smaller_method_is_named_only_beside_one_that_trains(parameters, words):
+    """Beside a best method that trains nothing, one that trains thousands of parameters was said to save some."""
+    cells = some_cells({"zero_shot": 0.0, "coop": 9.0, "maple": 9.1})
+    said = verdict(make_comparison([*cells, *some_cells({"gda": 9.5}, parameters=parameters)], {}))
+    found = [line for line in said if "If size matters" in line]
+    assert not found if words is None else found[0].endswith(words)
+
+
 def test_too_few_results_recommend_nothing():
     said = said_of(sets=SETS[:1])
     assert "These results are too few to recommend a method" in said
