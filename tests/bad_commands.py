@@ -10,7 +10,11 @@ BAD = {
         "no role map",
     ),
     "half": (["train", "PHOTOS", "--out", "OUT", "--half", "some"], "--half is 'some': give all, base or novel."),
-    "set": (["train", "PHOTOS", "--out", "OUT", "--set", "beta"], "give NAME=VALUE, as in beta=0.8."),
+    "set": (["train", "PHOTOS", "--out", "OUT", "--set", "beta"], "give NAME=VALUE once per name, as in beta=0.8."),
+    "set twice": (
+        ["train", "PHOTOS", "--out", "OUT", "--set", "beta=1", "--set", "beta=2"],
+        "give NAME=VALUE once per name",
+    ),
     "lr": (["train", "PHOTOS", "--out", "OUT", "--lr", "0"], "lr is 0.0"),
     "precision": (["train", "PHOTOS", "--out", "OUT", "--precision", "fp64"], "precision is 'fp64'"),
     "no root": (["train", "dtd", "--out", "OUT"], "name it with --data-root FOLDER"),

@@ -35,14 +35,16 @@ def random_rows(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize(("name", "per_class", "stored"), [("taskres", 0, 0), ("clap", 0, 1), ("lppp", 2, 0)])
+@pytest.mark.parametrize(
+    ("name", "per_class", "stored"), [("taskres", 0, 0), ("clap", 0, 1), ("lppp", 2, 0), ("linear_probe", 1, 0)]
+)
 def test_numbers_per_class(name, per_class, stored, clip):
-    """C·E for TaskRes and CLAP, C·(E + 2) for LP++; E is 512 on ViT-B/16."""
+    """C·E for TaskRes and CLAP, C·(E + 1) for the linear probe, C·(E + 2) for LP++; E is 512 on ViT-B/16."""
     model, count = trained(name, clip), len(CLASSES)
     width = clip.geometry.embed_dim
     assert sum(p.numel() for p in model.trainable().values()) == count * (width + per_class)
     assert dear.get_method(name).about.trained == f"{512 + per_class} per class"
-    buffers = sum(b.numel() for n, b in model.method.named_buffers() if n != "trained_data")
+    buffers = sum(b.numel() for n, b in model.method.named_buffers() if n not in ("trained_data", "C_pen"))
     assert buffers == stored * count
 
 

@@ -111,7 +111,8 @@ def test_a_trained_one_is_exported_and_saved(name, clip, tmp_path):
         loaded = dear.load(model.save_pretrained(tmp_path / "saved"), clip=clip)
         assert torch.equal(loaded(shown).logits, model(shown).logits)
         spoilt = "intercept" if name == "linear_probe" else "labels"
-        setattr(model.method, spoilt, torch.full((2,), 7).to(getattr(model.method, spoilt).dtype))
+        tensor = getattr(model.method, spoilt)
+        tensor.data = torch.full((2,), 7).to(tensor.dtype)
         with pytest.raises(CorruptArtefactError, match="do not fit together"):
             dear.load(model.save_pretrained(tmp_path / "broken"), clip=clip)
 

@@ -181,7 +181,7 @@ def test_a_signal_ends_all_jobs(place, tmp_path, how):
 
 BAD = {
     "set": (["--set", "betta=1"], "None of the methods zero_shot, dear has a setting 'betta'. Did you mean 'beta'?"),
-    "set what": (["--set", "beta="], "give NAME=V1,V2, as in beta=0.5,0.9."),
+    "set what": (["--set", "beta="], "give NAME=V1,V2 once per name, as in beta=0.5,0.9."),
     "impossible": (["--set", "beta=7"], "beta is 7"),
     "seeds": (["--seeds", "1,x"], "--seeds is '1,x': give whole numbers from 0 on."),
     "no seeds": (["--seeds", ","], "--seeds is ',': give whole numbers from 0 on."),

@@ -157,7 +157,6 @@ def shots_to_json(dataset: Dataset, items: Sequence[Item], *, shots: int, seed: 
     return Shots.encode({"dataset": dataset.name, "shots": shots, "seed": seed, "items": rows})
 
 
-def shots_from_json(text: str, *, where: str = "the file") -> tuple[tuple[Item, ...], frozenset[str]]:
-    """Read a few-shot sample and the hashes of its images; an edited file raises `DataError`."""
-    rows = Shots.from_json(text, where=where).items
-    return tuple(Item(id, label) for id, label, _ in rows), frozenset(content for *_, content in rows)
+def shots_from_json(text: str, *, where: str = "the file") -> dict[Item, str]:
+    """Read a few-shot sample: the hash of each image; an edited file raises `DataError`."""
+    return {Item(id, label): content for id, label, content in Shots.from_json(text, where=where).items}

@@ -226,12 +226,26 @@ def describe(job: Job, model: Model) -> dict[str, Any]:
             "pretrained": clip.pretrained,
             "precision": clip.precision,
             "weights_sha256": clip.weights_sha256,
+            "config_sha256": config_hash(clip),
         },
     }
 
 
+def config_hash(clip: FrozenClip) -> str:
+    """Hash of what decides a CLIP's answers besides its weights: its preprocessing, sizes and activation."""
+    config = [dict(clip.model.visual.preprocess_cfg), clip.geometry.as_dict()]
+    return sha256(json.dumps(config, sort_keys=True).encode())
+
+
+def same_config(recorded: str | None, description: Mapping[str, Any]) -> bool:
+    """Whether a recorded hash of a CLIP's configuration is that of a described job; earlier versions recorded none."""
+    return recorded in (None, description["backbone"]["config_sha256"])
+
+
 def fingerprint(description: Mapping[str, Any]) -> str:
     """Hash of a description; a backbone counts by its weights, not by the name it was asked for.
+
+    Its configuration is compared separately (`same_config`), because earlier versions did not record it.
 
     What is at its default does not count, so that a setting that a newer version adds changes no fingerprint. Neither
     does the location of an external resource (`dear.methods.resource`): its content counts, by the method's `files`.

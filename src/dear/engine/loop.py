@@ -57,7 +57,8 @@ def train(
     progress, sums = Progress(), dict[str, Tensor]()
     if checkpoint is not None and resume:
         progress, sums = read_checkpoint(checkpoint, method, doing.optimiser, owner=owner)
-        doing.scaler.load_state_dict(dict(progress.scaler or {}))
+        if progress.scaler:  # there is none if another device began the run, in a precision that needs none
+            doing.scaler.load_state_dict(dict(progress.scaler))
     weights = epoch_weights(recipe, -(-last // feed.steps_per_epoch))
     average, clock, lost = Average(weights, sums) if weights else None, time.perf_counter(), 0
     pace = Pace(method, checkpoint_every)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from dear.backbone.clip import FrozenClip
+from dear.backbone.clip import FrozenClip, content_hash
 from dear.backbone.frozen import PLAIN
 from dear.config import whole_number
 from dear.data.dataset import Item
@@ -34,9 +34,10 @@ from dear.engine.run_folder import (
     put_in_place,
     works_beside,
 )
-from dear.errors import ConfigError, option
+from dear.errors import ArtefactError, ConfigError, option
 from dear.methods.base import Draw
-from dear.model.artefact import MANIFEST
+from dear.model.artefact import MANIFEST, read_adapter
+from dear.model.calibration import Calibration
 from dear.model.model import Model
 from dear.options.fields import IfExists
 from dear.progress.stages import stage
@@ -117,10 +118,21 @@ def train_model(
         )
         if ranks.is_first:
             with one_sentence(folder):
+                if if_exists == "resume":
+                    model.calibration = _calibration(work, model)
                 model.save_pretrained(work, overwrite=True)
                 put_in_place(work, folder)
         ranks.wait()
     return progress
+
+
+def _calibration(folder: Path, model: Model) -> Calibration | None:
+    """The calibration of the adapter in a folder, if it is this one: then nothing was left to train."""
+    with suppress(ArtefactError):
+        saved = read_adapter(folder)
+        if content_hash(saved.tensors) == content_hash(dict(model.method.state_dict())):
+            return saved.manifest.calibration
+    return None
 
 
 def _live(job: Job, model: Model, items: Sequence[Item]) -> Read:

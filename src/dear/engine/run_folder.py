@@ -12,7 +12,7 @@ from typing import Any
 
 from dear.data.dataset import Dataset
 from dear.data.splits import shots_to_json
-from dear.engine.job import Job, describe, fingerprint, versions
+from dear.engine.job import Job, describe, fingerprint, same_config, versions
 from dear.engine.loop import Metrics
 from dear.engine.run_record import RunRecord
 from dear.errors import ArtefactError, ConfigError, DataError, DearError, TrainingError, option
@@ -107,9 +107,10 @@ def _check_same(folder: Path, description: Mapping[str, Any], test_share: float)
     """Refuse to resume a run that was begun in another way."""
     record = read_run(folder)
     before, share = record["description"], record.get("test_share", 0.0)
-    if fingerprint(before) == fingerprint(description):
+    known = same_config(before["backbone"].get("config_sha256"), description)
+    if known and fingerprint(before) == fingerprint(description):
         return
-    if fingerprint(_without_images(before)) == fingerprint(_without_images(description)):
+    if known and fingerprint(_without_images(before)) == fingerprint(_without_images(description)):
         renewed = before.get("items_sha256") == description["items_sha256"]
         names = " under the same names" if renewed else ""
         again = "put those back" if renewed or share == test_share else f"resume with {option(test_share=share or 0)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,11 +14,11 @@ import torch
 from dear.data.dataset import Item
 from dear.data.splits import Half, labels_of, training_shots
 from dear.engine.feature_cache import encoding_clock
-from dear.engine.job import Job, changed_settings, describe, fingerprint, versions
+from dear.engine.job import Job, changed_settings, describe, fingerprint, same_config, versions
 from dear.engine.loop import Metrics, resolve_precision
 from dear.engine.ranks import local_device
 from dear.engine.run import Reading, train_model
-from dear.engine.run_folder import CHECKPOINT, read_run
+from dear.engine.run_folder import CHECKPOINT, NEXT, RUN, read_run
 from dear.engine.step_logs import step_log
 from dear.engine.workspace import Prepared, Workspace
 from dear.errors import DearError
@@ -63,13 +63,13 @@ def run_cell(
     trained = describe(*prepared)
     path, mark = options.out / CELLS / f"{cell.slug}.json", _mark(trained, cell, options, workspace)
     job, folder, what = prepared.job, options.out / RUNS / cell.slug, fingerprint(trained)
-    if (done := _done(path, mark)) is not None:
-        if _was_begun(folder, what):
+    if (done := _done(path, mark, trained)) is not None:
+        if _was_begun(folder, what, trained):
             (folder / CHECKPOINT).unlink(missing_ok=True)  # left if the process died after it had written the result
         return _renamed(done, *prepared)
     start, peak = time.monotonic(), watch_peak(local_device(options.device))
     with encoding_clock() as encoding, place(folder, what) as work, step_log(options.log, work, on_step) as each_step:
-        made = _trained(prepared, what, cell.slug, work, options, each_step)
+        made = _trained(prepared, trained, cell.slug, work, options, each_step)
         begun = time.monotonic() - encoding()
         model, training_seconds = made.model, begun - start if made.seconds is None else made.seconds
         tests = [_test(model, cell, test, options, workspace) for test in cell.tests]
@@ -108,6 +108,7 @@ def run_cell(
         files=trained["files_sha256"],
         resources=model.method.resources(),
         role_map=MapRecord.of(model.method.files),
+        config_sha256=trained["backbone"]["config_sha256"],
         fingerprint=mark,
     )
     write_atomic(path, result.to_json().encode())
@@ -129,11 +130,18 @@ class _Trained(NamedTuple):
 
 
 def _trained(
-    prepared: Prepared, mark: str, slug: str, folder: Path, options: Bench, on_step: Callable[[Metrics], None] | None
+    prepared: Prepared,
+    trained: Mapping[str, Any],
+    slug: str,
+    folder: Path,
+    options: Bench,
+    on_step: Callable[[Metrics], None] | None,
 ) -> _Trained:
     """Train a cell's model in a folder, unless another grid of the same paper has trained the same one."""
     job, model = prepared
-    begun = _was_begun(folder, mark)
+    work = folder / NEXT if (folder / NEXT / RUN).is_file() else folder
+    mark = fingerprint(trained)
+    begun = _was_begun(work, mark, trained)
     shared = None if begun else shared_model(options.out, slug, mark, model.clip, folder)
     if shared is not None:
         one = shared.result
@@ -149,8 +157,9 @@ def _trained(
 def done_before(cell: Cell, options: Bench, workspace: Workspace) -> CellResult | None:
     """The result of a cell that was run with the same options on the same images; None if it has to be run."""
     prepared = _prepared(cell, options, workspace)
-    mark = _mark(describe(*prepared), cell, options, workspace)
-    done = _done(options.out / CELLS / f"{cell.slug}.json", mark)
+    trained = describe(*prepared)
+    mark = _mark(trained, cell, options, workspace)
+    done = _done(options.out / CELLS / f"{cell.slug}.json", mark, trained)
     return done and _renamed(done, *prepared)
 
 
@@ -221,18 +230,21 @@ def _test(model: Model, cell: Cell, test: tuple[str, Half], options: Bench, work
     return evaluate_items(view, dataset, items, half=half, cache=cache, workers=options.workers, also=cell.also)
 
 
-def _done(path: Path, mark: str) -> CellResult | None:
+def _done(path: Path, mark: str, trained: Mapping[str, Any]) -> CellResult | None:
     """The result in a file, if it was found with the same settings."""
     try:
         found = CellResult.read(path)
     except (OSError, UnicodeDecodeError, DearError):
         return None
-    return found if found.fingerprint == mark else None
+    return found if found.fingerprint == mark and same_config(found.config_sha256, trained) else None
 
 
-def _was_begun(folder: Path, mark: str) -> bool:
+def _was_begun(folder: Path, mark: str, trained: Mapping[str, Any]) -> bool:
     """Whether a folder contains a run of the same job, to be resumed."""
     try:
-        return bool(read_run(folder)["fingerprint"] == mark)
+        begun = read_run(folder)
     except DearError:
         return False
+    return bool(begun["fingerprint"] == mark) and same_config(
+        begun["description"]["backbone"].get("config_sha256"), trained
+    )

@@ -161,6 +161,8 @@ class CellResult(Document):
     """What the method used besides CLIP and labelled photos, such as the name of a language model."""
     role_map: MapRecord | None = None
     """The role map that it was trained with, and where that comes from; None for methods without one."""
+    config_sha256: Sha256 | None = None
+    """Hash of CLIP's preprocessing, sizes and activation; None in cells of earlier versions."""
     fingerprint: Name
 
     @model_validator(mode="after")

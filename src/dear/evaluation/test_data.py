@@ -43,9 +43,7 @@ class TestData:
         return unseen
 
     def trained_here(self) -> tuple[Item, ...]:
-        """Training items in this data set; empty if it is in another place, where names may mean other images."""
-        if self.trained_hashes:
-            return ()
+        """Training items in this data set."""
         present = {item.id for split in (self.dataset.train, self.dataset.val) for item in split}
         return tuple(dict.fromkeys(item for item in self.trained_items if item.id in present))
 
@@ -131,18 +129,27 @@ def data_of_run(
             raise
         raise DataError(f"{error} {run} was trained on it: pass its new path, as in 'dear eval {run} DATA'.") from None
     same = dataset.name == about["data"]
-    if same and not isinstance(data, Dataset):
+    if same and not (dataset.added or dataset.renamed):
         dataset = _as_trained(dataset, source)
     dataset = replace(dataset, template=template or (about["template"] if same else dataset.template))
     sampled = training_shots(dataset, about["shots"], about["seed"], content.get("test_share", 0.0)) if same else ()
-    hashes: frozenset[str] = frozenset()
+    shots: dict[Item, str] = {}
     if (run / SHOTS).is_file():
-        shots, hashes = shots_from_json(documents.read_text(run / SHOTS, error=DataError), where=str(run / SHOTS))
+        shots = shots_from_json(documents.read_text(run / SHOTS, error=DataError), where=str(run / SHOTS))
         listed = content.get("other_shots")
         others = _of_other_classes(sampled, dataset, about["classes"]) if listed is None else map(_unlabelled, listed)
         sampled = (*shots, *others) if same else ()
-    same_place = (dataset.source, dataset.root) == (source.get("data"), source.get("root"))
-    return TestData(dataset, sampled, about, frozenset() if same_place else hashes)
+    if dataset.source and (dataset.source, dataset.root) == (source.get("data"), source.get("root")):
+        return TestData(dataset, sampled, about)
+    known = sampled if not shots or _same_names(dataset, shots) else ()
+    return TestData(dataset, known, about, frozenset(shots.values()))
+
+
+def _same_names(dataset: Dataset, shots: dict[Item, str]) -> bool:
+    """Whether names mean the images that they meant in training, as in a folder that was moved."""
+    present = {item.id for split in (dataset.train, dataset.val) for item in split}
+    here = [item for item in shots if item.id in present]
+    return bool(here) and all(dataset.content_of(item.id) == shots[item] for item in here)
 
 
 def _unlabelled(item_id: str) -> Item:

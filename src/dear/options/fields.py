@@ -93,6 +93,8 @@ def as_mapping(value: Any) -> Any:
     pairs = [one.partition("=") if isinstance(one, str) else ("", "", "") for one in value]
     if not all(name.strip() and text.strip() for name, _, text in pairs):
         raise ValueError("not NAME=VALUE")
+    if len({name.strip() for name, _, _ in pairs}) < len(pairs):
+        raise ValueError("a name is set twice")
     return {name.strip(): literal(text.strip()) for name, _, text in pairs}
 
 
@@ -216,8 +218,10 @@ Folders = Annotated[tuple[str, ...], BeforeValidator(as_words), Field(min_length
 Counts = Annotated[tuple[Count, ...], BeforeValidator(as_list), Field(min_length=1), Shown("N,N", "whole numbers")]
 Numbers = Annotated[tuple[Number, ...], BeforeValidator(as_list), Field(min_length=1), Shown("N,N", "whole numbers")]
 MethodSettings = Annotated[
-    dict[str, Any], BeforeValidator(as_mapping), Shown("NAME=VALUE", "NAME=VALUE, as in beta=0.8")
+    dict[str, Any], BeforeValidator(as_mapping), Shown("NAME=VALUE", "NAME=VALUE once per name, as in beta=0.8")
 ]
 Variants = Annotated[
-    dict[str, tuple[Any, ...]], BeforeValidator(as_choices), Shown("NAME=V1,V2", "NAME=V1,V2, as in beta=0.5,0.9")
+    dict[str, tuple[Any, ...]],
+    BeforeValidator(as_choices),
+    Shown("NAME=V1,V2", "NAME=V1,V2 once per name, as in beta=0.5,0.9"),
 ]

@@ -292,7 +292,7 @@ class Choosing(Options, title="Choosing a method"):
     two seconds per photo."""
     candidates: Names | None = None
     """Methods to try with --method auto, comma-separated; plain CLIP is always tried."""
-    keep_novel: Rate | None = None
+    keep_novel: Annotated[Rate, Field(le=1e6)] | None = None
     """Weight of classes that are not taught against those that are, with --method auto; 0 ignores them, 1, the
     default, counts both equally."""
 

@@ -277,12 +277,8 @@ def as_yaml(options: Options, **decided: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A list of one value as that value; mappings likewise, one level down."""
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return value[0] if len(value) == 1 else value
-    return value
+    """A list of one value as that value; not in a mapping, where settings of methods can be lists."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def write_config(folder: Path, options: Options, **decided: Any) -> None:

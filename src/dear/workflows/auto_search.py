@@ -150,11 +150,11 @@ class Search:
         for one in in_turn(self._candidates) if self._elsewhere else ():
             with suppress(OverBudgetError, DearError):  # it is met again when the candidate is tried
                 self._encode(one)
-                self._ask(one, [trial for trial in self._trials if not self._plain_answers(one, trial)])
+                self._ask(one, self._trials)
 
     def _ask(self, one: Candidate, trials: Sequence[Trial]) -> None:
-        for trial in trials:
-            if self._elsewhere is not None and self._stored_answers(one, trial) is None:
+        if self._elsewhere is not None:
+            for trial in self._missing(one, trials):
                 self._elsewhere.ask(one.method, trial)
 
     def choice(self) -> Choice:
@@ -200,7 +200,7 @@ class Search:
         try:
             self._encode(one)
             for number, trial in enumerate(self._trials):
-                found, seconds = self._answer(one, trial, left=len(self._trials) - number)
+                found, seconds = self._answer(one, trial, left=len(self._missing(one, self._trials[number:])))
                 answers = {**record.answers, trial.name: found.answers}
                 record = record.model_copy(update={"answers": answers, "bytes": max(record.bytes, found.bytes)})
                 if number == 0 and one.method != PLAIN:
@@ -238,9 +238,7 @@ class Search:
 
     def _check_rest(self, one: Candidate, seconds: float) -> None:
         """Refuse a candidate whose other trials and final training do not fit, unless their answers are stored."""
-        stored = [self._stored_answers(one, trial) for trial in self._trials]
-        missing = sum(answers is None for answers in stored)
-        if missing:
+        if missing := len(self._missing(one, self._trials)):
             self._budget.check(seconds if self._elsewhere else (missing + 1) * seconds)
 
     def _cancel(self, one: Candidate) -> None:
@@ -250,6 +248,10 @@ class Search:
     def _plain_answers(self, one: Candidate, trial: Trial) -> bool:
         """Whether plain CLIP answers for a method that cannot name new classes."""
         return trial.kind == "novel" and not one.model.method.needs.novel
+
+    def _missing(self, one: Candidate, trials: Sequence[Trial]) -> list[Trial]:
+        """The trials for which a candidate still has to be trained."""
+        return [each for each in trials if not self._plain_answers(one, each) and not self._stored_answers(one, each)]
 
     def _answer(self, one: Candidate, trial: Trial, left: int) -> tuple[StoredAnswers, float]:
         """Stored answers, or new ones; plain CLIP answers for a method that cannot name new classes."""
@@ -316,7 +318,7 @@ class Search:
             self._per_photo = (time.monotonic() - began) / len(job.items)
             self._encoded.add(None)
         crop = one.job.resolved.crop
-        if one.needs_views and crop not in self._encoded:
+        if one.needs_views and crop not in self._encoded and self._missing(one, self._trials):
             self._budget.check(self._per_photo * len(job.items) * job.cached_views)
             cached_views(
                 model, job.dataset, job.items, views=job.cached_views, seed=job.seed, crop=crop, cache=reading.cache,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,7 +92,7 @@ def calibrate_run(options: Calibrate, say: Say = log) -> Calibration:
 def _training_options(folder: Path, options: Calibrate) -> Fit:
     """The options that the run was trained with, on this machine."""
     file = folder / reading.FILE
-    read_run(folder)  # one sentence if it is not a run
+    source = read_run(folder).get("source") or {}  # one sentence if it is not a run
     if not file.is_file():
         raise ConfigError(
             f"{folder} has no {reading.FILE}, so it cannot be trained again without some of its photos: train it with "
@@ -99,7 +100,10 @@ def _training_options(folder: Path, options: Calibrate) -> Fit:
         )
     content, _ = reading.read_file(file, Fit)
     trained_as = reading.check(Fit, reading.renamed(Fit, content, repr))
-    return trained_as.model_copy(update={"workers": options.workers, "device": options.device})
+    changes: dict[str, Any] = {"workers": options.workers, "device": options.device}
+    if not Path(trained_as.data).exists() and source.get("data"):  # a relative path, from another folder
+        changes |= {"data": source["data"], "data_root": as_folder(root) if (root := source.get("root")) else None}
+    return trained_as.model_copy(update=changes)
 
 
 def _check_same(folder: Path, job: Job, model: Model) -> None:
@@ -122,7 +126,7 @@ def _held_out_logits(job: Job, model: Model, reader: Reading, say: Say) -> tuple
         if not held or sum(len(labels) for _, labels in parts) >= ENOUGH:
             break
         say(f"training without {len(held)} of {len(job.items)} photos, to test on these ({number} of at most {FOLDS})")
-        part = replace(job, items=rest)
+        part = replace(job, items=rest, validate=True)  # the method chooses nothing on the photos of this fold
         fold = part.build(model.clip)
         train_model(part, fold, None, reading=reader)
         parts.append(_logits(fold, job, held, reader))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dear.data.dataset import Dataset, Item
 from dear.data.descriptions import with_descriptions
-from dear.data.open import opened
+from dear.data.open import opened, refuse_inside
 from dear.data.splits import Half
 from dear.engine.feature_cache import TESTING
 from dear.errors import ConfigError
@@ -70,6 +70,8 @@ def evaluate(
     """
     check_values(Evaluate, batch_size=batch_size, workers=workers, device=device, threads=threads)
     tested = _test_data(run, data, data_root, template)
+    cache = as_folder(cache) if cache is not None else None
+    refuse_inside(tested.dataset, cache)
     items = tested.items(half)
     model = model_of(run, device, allow_pickled=allow_pickled)
     dataset = with_descriptions(tested.dataset, descriptions)
@@ -80,7 +82,7 @@ def evaluate(
             dataset,
             items,
             half=half,
-            cache=as_folder(cache) if cache is not None else None,
+            cache=cache,
             batch_size=batch_size,
             workers=workers,
             beside_plain=True,

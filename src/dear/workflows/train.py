@@ -13,11 +13,13 @@ from typing import Any, NamedTuple, Unpack
 from dear.backbone.clip import FrozenClip
 from dear.data.dataset import Dataset
 from dear.data.descriptions import with_descriptions
+from dear.data.names import with_class, with_names
 from dear.data.open import open_dataset
 from dear.engine.checkpoint import Progress
 from dear.engine.job import Job
 from dear.engine.loop import Metrics
 from dear.engine.run import Reading, train_model
+from dear.engine.run_folder import works_beside
 from dear.engine.step_logs import check_log, step_log
 from dear.engine.workspace import Say, Workspace, log
 from dear.errors import ConfigError, DearWarning, did_you_mean
@@ -117,8 +119,9 @@ def train_run(
     workspace, say = workspace or Workspace(), once(say)  # a choice and a training have notes in common
     trained = partial(_train_one, data=data, clip=clip, workspace=workspace, on_step=on_step, say=say)
     if options.method != AUTO_METHOD:
+        replaces = options.out is not None and works_beside(options.out, options.if_exists)
         found = trained(options, record_options=record_options)
-        if options.out is not None and options.overwrite:
+        if options.out is not None and (options.overwrite or replaces):
             forget_choice(options.out)
         return found
     with (
@@ -199,8 +202,12 @@ class _Objects(NamedTuple):
                 names=self.names if self.names is not None else options.names,
                 add_class=options.add_class or (),
             )
-        elif options.template is not None:
-            found = replace(found, template=options.template)
+        else:
+            found = with_names(found, self.names if self.names is not None else options.names)
+            for folder in options.add_class or ():
+                found = with_class(found, folder)
+            if options.template is not None:
+                found = replace(found, template=options.template)
         return with_descriptions(found, self.descriptions)
 
 
@@ -215,7 +222,7 @@ def _fit_values(
     }
     opened = data if isinstance(data, Dataset) else None
     if opened is None and not isinstance(data, str | Path):  # images in memory
-        opened = open_dataset(data, names=mappings["names"] or values.pop("names", None))
+        opened = open_dataset(data, names=mappings.pop("names") or values.pop("names", None))
     settings = {name: values.pop(name) for name in list(values) if name not in known}
     if not isinstance(values.get("roles"), str | None):
         settings["roles"] = values.pop("roles")
@@ -226,7 +233,7 @@ def _fit_values(
         values = {**{name: getattr(train, name) for name in train.model_fields_set}, **values}
     values["data"] = (opened.source or opened.name) if opened is not None else _text(data)
     values["clip"] = None if isinstance(clip, FrozenClip) else _text(clip)
-    return values, _Objects(opened, mappings["names"], mappings["descriptions"])
+    return values, _Objects(opened, mappings.get("names"), mappings["descriptions"])
 
 
 def _is_text(values: Mapping[str, Any], objects: _Objects) -> bool:

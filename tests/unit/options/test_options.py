@@ -66,7 +66,7 @@ def test_all_problems_of_a_file_at_once(tmp_path):
     assert str(caught.value) == (
         f"'seed' appears twice in {path}. 'resume' says what to do now, so a file cannot contain it. "
         f"'data' in {path} is 5: give a folder, a list or a data set's name. "
-        f"'set' in {path} is ['a']: give NAME=VALUE, as in beta=0.8. "
+        f"'set' in {path} is ['a']: give NAME=VALUE once per name, as in beta=0.8. "
         f"'half' in {path} is 'bas': give all, base or novel. Did you mean 'base'? "
         f"'epochs' in {path} is 'ten': give a whole number from 1 to 100000. "
         f"'batch_size' in {path} is 0: give a whole number from 1 on. "
