@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from torch import Tensor
+from torch import Tensor, nn
 
 from dear.backbone.clip import FrozenClip
 from dear.errors import CorruptArtefactError
@@ -139,13 +139,10 @@ class LinearProbe(Method[ProbeConfig]):
 
     def __init__(self, clip: FrozenClip, config: ProbeConfig, **others: Any) -> None:
         super().__init__(clip, config, **others)
-        self.coef: Tensor
-        self.intercept: Tensor
         self.trained_data: Tensor
         self.C_pen: Tensor
         self._width = clip.geometry.embed_dim
-        self.register_buffer("coef", torch.empty(0, self._width))
-        self.register_buffer("intercept", torch.empty(0))
+        self.coef, self.intercept = nn.Parameter(torch.empty(0, self._width)), nn.Parameter(torch.empty(0))
         self.register_buffer("trained_data", name_bytes(None))
         self.register_buffer("C_pen", torch.tensor(self.config.C))
 
