@@ -15,6 +15,8 @@ BETTER, WORSE, SAME = "#b9d3f5", "#f5c3cb", "#eef1f4"
 NAMED = 10
 """Up to this number, points are labelled with names, otherwise with numbers."""
 
+LEAST_PLOT = 220
+"""Pixels beside the labels of an interval chart, at least."""
 DOT = 4
 """Radius of a dot in pixels."""
 AWAY = (8, 16, 24, 36, 48, 64, 80)
@@ -44,8 +46,9 @@ class Point(NamedTuple):
 
 
 def interval_chart(title: str, marks: Sequence[Mark], *, x_title: str, width: int = 440) -> str:
-    """One row per mark: a dot with its interval, and a line at 0."""
+    """One row per mark: a dot with its interval, and a line at 0; long labels make the chart wider."""
     left = 16 + LETTER * max(len(mark.label) for mark in marks)
+    width = max(width, math.ceil(left) + LEAST_PLOT)
     right, top, tall = width - 18, 40, 24
     bottom = top + tall * len(marks)
     ticks = nice_ticks(min(0.0, *(mark.low for mark in marks)), max(0.0, *(mark.high for mark in marks)))

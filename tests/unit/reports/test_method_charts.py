@@ -8,7 +8,7 @@ import pytest
 from cells import SETS, some_cells
 from dear.reports.compare_data import make_comparison
 from dear.reports.compare_page import page
-from dear.reports.method_charts import NAMED, Point, scatter_chart
+from dear.reports.method_charts import NAMED, Mark, Point, interval_chart, scatter_chart
 from dear.reports.svg import LETTER
 
 LABEL = re.compile(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="start" fill="#1d2630">([^<]+)</text>')
@@ -46,6 +46,15 @@ def test_points_of_equal_cost_and_value_have_labels_of_their_own():
     points = [Point(name, "1", 48.7, 26.3) for name in ("zero_shot", "coop", "clip_adapter")]
     boxes = list(label_boxes(scatter_chart("HM", points, x_title="x", y_title="y")).values())
     assert not any(overlaps(one, other) for one in boxes for other in boxes if one is not other)
+
+
+@pytest.mark.parametrize("letters", [4, 31, 80])
+def test_an_interval_chart_has_room_beside_its_labels(letters):
+    """Labels of more than 61 letters were wider than the chart, which was then mirrored."""
+    marks = [Mark("x" * letters, -2.0, -3.0, -1.0, False), Mark("y", 0.0, 0.0, 0.0, True)]
+    chart = interval_chart("HM", marks, x_title="points")
+    low, high = map(float, re.search(r'<line x1="([\d.]+)" y1="[\d.]+" x2="([\d.]+)"[^>]+stroke-width', chart).groups())
+    assert 15.9 + LETTER * letters < low < high < int(re.search(r'width="(\d+)"', chart)[1])
 
 
 @pytest.mark.covers("T17")
