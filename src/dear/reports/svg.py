@@ -54,8 +54,13 @@ def shortened(text: str, width: float) -> str:
 
 
 def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """At least two round, evenly spaced numbers that cover the range from `low` to `high`."""
-    span = (high - low) or max(abs(high), 1.0) * 0.1
+    """At least two round, evenly spaced numbers that cover the range from `low` to `high`.
+
+    Values that differ by rounding only count as equal.
+    """
+    span = high - low
+    if span <= 1e-9 * max(abs(low), abs(high), 1.0):
+        span = max(abs(high), 1.0) * 0.1
     rough = span / (most - 1)
     size = 10 ** math.floor(math.log10(rough))
     step = next(factor * size for factor in (1, 2, 2.5, 5, 10, 20) if factor * size >= rough * (1 - 1e-9))

@@ -226,7 +226,12 @@ def test_precision_of_searches():
     assert chance_of(torch.tensor([0, 0, 1, 1])) == pytest.approx(100 / 3)
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (61.2, 88.9), (5, 5), (0, 0), (-3, 40), (0.0711, 0.0712)])
+EQUAL_BUT_ROUNDING = [(70.0, 70.0 + 1e-11), (70.1 - 1e-13, 70.1), (0.0, 1e-16), (-5e4, -5e4 + 1e-6)]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 1), (61.2, 88.9), (5, 5), (0, 0), (-3, 40), (0.0711, 0.0712), *EQUAL_BUT_ROUNDING]
+)
 def test_ticks_hold_everything(low, high):
     ticks = nice_ticks(low, high)
     assert ticks[0] <= low
