@@ -1,14 +1,13 @@
 """Load a frozen CLIP by its OpenCLIP name, from a folder or from the model hub.
 
 Besides this module, `backbone.names` imports open_clip for its lists, `backbone.safety` to check configurations,
-`backbone.built` for its norm, `backbone.foreign` to convert models of transformers and `world.clip` to build the CLIP
-of the synthetic world.
+`backbone.tokenizer` for its tokenizers, `backbone.built` for its norm, `backbone.foreign` to convert models of
+transformers and `world.clip` to build the CLIP of the synthetic world.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -19,7 +18,6 @@ from typing import Any, Literal
 import open_clip
 import torch
 from open_clip.pretrained import get_pretrained_cfg
-from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torchvision import transforms
 
@@ -29,14 +27,16 @@ from dear.backbone.clip import FrozenClip, content_hash
 from dear.backbone.download import cached, download, listing
 from dear.backbone.foreign import CONFIG, Foreign, is_foreign, read_foreign
 from dear.backbone.foreign_hub import repository_folder
-from dear.backbone.hub import CONFIG_FILE, WEIGHTS, WHOLE, Wanted, causes_of, first_lines
+from dear.backbone.guarded import one_sentence, quiet
+from dear.backbone.hub import CONFIG_FILE, WEIGHTS, WHOLE, Wanted
 from dear.backbone.limits import check_parameters, check_preprocess
 from dear.backbone.names import RANDOM, SUGGESTION, check_pretrained, repository_of, resolve_name, shipped
 from dear.backbone.origin import PAGE, Origin, origin_of
 from dear.backbone.own_trunk import register
-from dear.backbone.safety import SAFE, check_config, check_format, check_merges, check_readable, weights_of
+from dear.backbone.safety import SAFE, check_config, check_format, check_readable, weights_of
 from dear.backbone.support import refused
 from dear.backbone.text_hub import HUB_POOL
+from dear.backbone.tokenizer import read_tokenizer
 from dear.errors import BackboneError, HubError, MissingExtraError, backbone, option
 from dear.progress.stages import stage
 from dear.storage import documents
@@ -45,7 +45,6 @@ from dear.storage.files import NotRegularError, is_file, read_regular
 Precision = Literal["fp32", "bf16", "fp16"]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-MERGES_FILE = "bpe_merges.txt.gz"
 PREPROCESSING = {"mean", "std", "interpolation", "resize_mode"}
 """What open_clip's tags say about the images that their weights expect."""
 RANDOM_VALUES = {"uniform_", "normal_", "trunc_normal_"} | {
@@ -122,10 +121,10 @@ def read_clip(
     weights = _find_weights(source, pretrained, allow_pickled=allow_pickled) if own else None
     with stage(f"loading {Path(name).name}"):
         model = _create(source, pretrained, weights, seed, foreign)
-    with _one_sentence(source, pretrained):
+    with one_sentence(source, pretrained):
         geometry = geometry_of(model, config)
-    uses_hub = bool(config["text_cfg"].get("hf_tokenizer_name"))
-    tokenizer = foreign.tokenizer() if foreign else _tokenizer(source, geometry.vocab_size, uses_hub=uses_hub)
+    text_cfg, vocab_size = config["text_cfg"], geometry.vocab_size
+    tokenizer = foreign.tokenizer() if foreign else read_tokenizer(source, _folder(source), text_cfg, vocab_size)
     weights_sha256 = content_hash(model.state_dict())
     if precision != "fp32":
         cast(model, DTYPES[precision])
@@ -299,7 +298,8 @@ def _create(name: str, pretrained: str | None, weights: Path | None, seed: int, 
     """Build the model in fp32 on the CPU with weights from a file, or with random weights; nothing is downloaded."""
     folder = _folder(name)
     tag = get_pretrained_cfg(name, pretrained) if weights and _is_listed(name, pretrained) else {}
-    with torch.random.fork_rng(devices=[]), _quiet_open_clip(), _one_sentence(name, pretrained, weights=weights):
+    failing = one_sentence(name, pretrained, weights=weights)
+    with quiet(), torch.random.fork_rng(devices=[]), failing:
         if foreign:
             torch.manual_seed(seed)
             return foreign.build(random=pretrained == RANDOM)
@@ -334,61 +334,8 @@ class _NoRandomValues(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _tokenizer(name: str, vocab_size: int, *, uses_hub: bool) -> Callable[..., Tensor]:
-    """The tokenizer that belongs to the weights; a folder may contain its own merges (`bpe_merges.txt.gz`).
-
-    A tokenizer from the hub never runs code of its own, and the user is never asked to allow that.
-    """
-    merges = Path(name.removeprefix("local-dir:")) / MERGES_FILE
-    own: dict[str, Any] = {"trust_remote_code": False} if uses_hub else {}
-    if name.startswith("local-dir:") and merges.is_file():
-        check_merges(merges)
-        own = {"bpe_path": str(merges)}
-    place = name if uses_hub or not (folder := _folder(name)) else f"local-dir:{folder}"
-    with _quiet_open_clip(), _one_sentence(name, what="tokenizer"):
-        tokenizer: Callable[..., Tensor] = open_clip.get_tokenizer(place, **own)
-    if getattr(tokenizer, "vocab_size", 0) > vocab_size:
-        raise BackboneError(
-            f"{name} has {vocab_size} tokens, but its tokenizer produces more: add its own {MERGES_FILE}."
-        )
-    return tokenizer
-
-
 def _train_transform(cfg: Any) -> TrainTransform:
     """The paper's augmentation with this backbone's size, interpolation, mean and standard deviation."""
     to_input = transforms.Compose([transforms.ToTensor(), transforms.Normalize(cfg.mean, cfg.std)])
     size = (cfg.size, cfg.size) if isinstance(cfg.size, int) else tuple(cfg.size)
     return TrainTransform(size=size, interpolation=cfg.interpolation, to_input=to_input)
-
-
-@contextmanager
-def _quiet_open_clip() -> Iterator[None]:
-    """Suppress open_clip's log messages, and remove the handlers that it adds to the root logger."""
-    root = logging.getLogger()
-    handlers, disabled = list(root.handlers), root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(disabled)
-        root.handlers[:] = handlers
-
-
-@contextmanager
-def _one_sentence(
-    name: str, pretrained: str | None = None, *, what: str = "model", weights: Path | None = None
-) -> Iterator[None]:
-    """Convert any error of open_clip and the hub into a `BackboneError` or `HubError` of one sentence."""
-    full_name = f"{name} ({pretrained})" if pretrained else name
-    try:
-        yield
-    except BackboneError:
-        raise
-    except Exception as error:
-        causes = list(causes_of(error))
-        if what == "tokenizer" and not name.startswith("local-dir:") and any(isinstance(e, OSError) for e in causes):
-            raise HubError(
-                f"The tokenizer of {full_name} has to be downloaded and the hub cannot be reached: check the network."
-            ) from error
-        place = f" from {weights}" if weights else ""
-        raise BackboneError(f"The {what} of {full_name} cannot be loaded{place}: {first_lines(causes[-1])}.") from error

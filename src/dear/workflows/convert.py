@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 from dear.backbone.clip import FrozenClip
 from dear.backbone.foreign_inputs import TOKENIZER, FileTokenizer
 from dear.backbone.hub import WHOLE
-from dear.backbone.load import MERGES_FILE, config_of, load_clip
+from dear.backbone.load import config_of, load_clip
+from dear.backbone.tokenizer import MERGES_FILE
 from dear.errors import BackboneError, DearError, DearWarning, OverwriteError, option
 from dear.storage.files import as_folder, is_file, is_folder, whole_folder
 

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dear.backbone.hub import WHOLE
-from dear.backbone.load import MERGES_FILE
 from dear.backbone.own_trunk import TRUNK, register
+from dear.backbone.tokenizer import MERGES_FILE
 from dear.errors import BackboneError
 from dear.world.bpe import train_merges, vocabulary_size, write_merges
 from dear.world.grammar import vocabulary_text

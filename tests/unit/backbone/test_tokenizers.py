@@ -1,13 +1,18 @@
 """Words are found in prompts of any tokenizer: with or without start and end tokens, or a class token at the end."""
 
+import json
+
 import pytest
 import torch
+from huggingface_hub import constants
 
 import dear
+from dear.backbone.hub import CONFIG_FILE
 from dear.backbone.text import TextTower
+from dear.backbone.tokenizer import read_tokenizer
 from dear.errors import BackboneError, ClassListError
 from helpers import build, plain_images
-from tiny_towers import TEXTS, tiny_clip
+from tiny_towers import IMAGES, TEXTS, tiny_clip
 
 PAD, START, END, CLASS = 0, 1, 2, 3
 
@@ -94,37 +99,31 @@ def test_learned_words_are_the_words_they_start_from(clip, kind, monkeypatch):
         assert not torch.allclose(model(plain_images(clip, 2)).classes, found, atol=1e-3)
 
 
+def save_words(folder):
+    """Write a tokenizer of transformers with one token per word into a folder."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "photo", "of", "X", "cat", "dog", "hot", "air", "balloon", "."]
+    plain = Tokenizer(models.WordLevel({word: at for at, word in enumerate(words)}, unk_token="[UNK]"))
+    plain.pre_tokenizer = pre_tokenizers.Whitespace()
+    plain.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=plain, pad_token="[PAD]", unk_token="[UNK]", sep_token="[SEP]", cls_token="[CLS]"
+    )
+    fast.save_pretrained(folder)
+
+
 @pytest.mark.parametrize("pooler", ["mean_pooler", "cls_last_hidden_state_pooler"])
 def test_a_text_tower_of_transformers(tmp_path, pooler, monkeypatch):
     """Features by ids and by embeddings, without padding; learned words; no layers."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import BertConfig, PreTrainedTokenizerFast
+    from transformers import BertConfig
 
     monkeypatch.setattr("dear.backbone.limits.HUB_NAMES", ())  # no hub here, so its models have paths
     encoder = tmp_path / "encoder"
     sizes = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96}
     BertConfig(vocab_size=40, max_position_embeddings=40, **sizes).save_pretrained(encoder)
-    vocabulary = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "a",
-        "photo",
-        "of",
-        "X",
-        "cat",
-        "dog",
-        "hot",
-        "air",
-        "balloon",
-        ".",
-    ]
-    plain = Tokenizer(models.WordLevel({word: at for at, word in enumerate(vocabulary)}, unk_token="[UNK]"))
-    plain.pre_tokenizer = pre_tokenizers.Whitespace()
-    plain.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    fast = PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="[PAD]", unk_token="[UNK]")
-    fast.save_pretrained(tmp_path / "clip")  # open_clip looks for a tokenizer in the folder of a CLIP
+    save_words(tmp_path / "clip")  # open_clip looks for a tokenizer in the folder of a CLIP
     text = {"hf_model_name": str(encoder), "hf_tokenizer_name": str(encoder), "context_length": 20}
     text |= {"hf_proj_type": "linear", "hf_pooler_type": pooler}
     monkeypatch.setitem(TEXTS, "bert", text)
@@ -141,3 +140,65 @@ def test_a_text_tower_of_transformers(tmp_path, pooler, monkeypatch):
     with pytest.raises(BackboneError, match="dear needs the layers of the text tower, and"):
         build("dear", clip)
     assert isinstance(build("vpt", clip, ["cat", "dog"]), dear.Model)
+
+
+@pytest.fixture
+def repository(hub, tmp_path, monkeypatch):
+    """A CLIP on the hub whose tokenizer is in another repository; its function changes the configuration."""
+    monkeypatch.setattr("transformers.utils.hub._hf_api", None)  # of an earlier hub
+    save_words(tmp_path / "words")
+    hub.add("some/words", {path.name: path.read_bytes() for path in (tmp_path / "words").iterdir()})
+    text = {**TEXTS["siglip"], "hf_tokenizer_name": "some/words"}
+    text |= {"tokenizer_kwargs": {"strip_sep_token": True, "clean": "lower"}}
+
+    def push(**changes):
+        config = {"embed_dim": 64, "custom_text": True, "vision_cfg": IMAGES["siglip"], "text_cfg": {**text, **changes}}
+        hub.add("some/clip", {CONFIG_FILE: json.dumps({"model_cfg": config}).encode()})
+
+    push()
+    return push
+
+
+def test_a_tokenizer_of_the_hub_is_open_clips(repository, hub):
+    import open_clip
+
+    clip = dear.load_clip("hf-hub:some/clip", "random")
+    prompts = ["A photo  of a CAT.", "dog"]
+    expected = open_clip.get_tokenizer("hf-hub:some/clip", trust_remote_code=False)(prompts)
+    assert clip.tokenizer(prompts).equal(expected)
+    assert expected.tolist() == [[2, 4, 5, 6, 4, 8, 13, *[0] * 25], [2, 9, *[0] * 30]]
+
+
+def test_a_tokenizer_of_the_hub_has_the_configuration_that_was_checked(repository, hub, monkeypatch):
+    """It was read a second time, from the newest commit, in every load."""
+    dear.load_clip("hf-hub:some/clip", "random")
+    repository(context_length=16, tokenizer_kwargs={"trust_remote_code": True})
+    hub.requests.clear()
+    clip = dear.load_clip("hf-hub:some/clip", "random")
+    assert clip.tokenizer(["cat"]).shape == (1, 32)
+    assert not hub.seen("some/clip")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert dear.load_clip("hf-hub:some/clip", "random").tokenizer(["cat"]).equal(clip.tokenizer(["cat"]))
+
+
+def test_names_of_open_clip_have_its_tokenizers(monkeypatch):
+    """The arguments that `open_clip.get_tokenizer` passes to transformers, for every name that it knows."""
+    import open_clip
+    import transformers
+
+    made = []
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *a, **k: made.append((a, k)) or object())
+    names = [
+        name
+        for name in open_clip.list_models()
+        if open_clip.get_model_config(name)["text_cfg"].get("hf_tokenizer_name")
+    ]
+    assert names
+    for name in names:
+        theirs = open_clip.get_tokenizer(name, trust_remote_code=False)
+        ours = read_tokenizer(name, None, open_clip.get_model_config(name)["text_cfg"], 0)
+        assert made[-1] == made[-2]
+        for one in (theirs, ours):
+            del one.tokenizer
+            one.clean_fn = one.clean_fn.__name__
+        assert vars(ours) == vars(theirs)

@@ -84,6 +84,7 @@ ONLY_IN = {
         "src/dear/backbone/load.py",
         "src/dear/backbone/names.py",
         "src/dear/backbone/safety.py",
+        "src/dear/backbone/tokenizer.py",
         "src/dear/world/clip.py",
     },
     "sentence_transformers": {"src/dear/roles/concepts.py"},

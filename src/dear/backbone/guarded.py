@@ -1,0 +1,44 @@
+"""Guards for calls of other libraries: no log messages, and errors as one sentence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dear.backbone.hub import causes_of, first_lines
+from dear.errors import BackboneError, HubError
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress log messages, and remove the handlers that libraries add to the root logger."""
+    root = logging.getLogger()
+    handlers, disabled = list(root.handlers), root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        root.handlers[:] = handlers
+
+
+@contextmanager
+def one_sentence(
+    name: str, pretrained: str | None = None, *, what: str = "model", weights: Path | None = None
+) -> Iterator[None]:
+    """Convert any error of open_clip and the hub into a `BackboneError` or `HubError` of one sentence."""
+    full_name = f"{name} ({pretrained})" if pretrained else name
+    try:
+        yield
+    except BackboneError:
+        raise
+    except Exception as error:
+        causes = list(causes_of(error))
+        if what == "tokenizer" and not name.startswith("local-dir:") and any(isinstance(e, OSError) for e in causes):
+            raise HubError(
+                f"The tokenizer of {full_name} has to be downloaded and the hub cannot be reached: check the network."
+            ) from error
+        place = f" from {weights}" if weights else ""
+        raise BackboneError(f"The {what} of {full_name} cannot be loaded{place}: {first_lines(causes[-1])}.") from error
