@@ -1,5 +1,6 @@
 """Files of strangers: no code of theirs runs, no program is started, nothing hangs, every refusal is one sentence."""
 
+import gzip
 import json
 import os
 import shutil
@@ -45,6 +46,46 @@ def test_a_folder_cannot_ask_for_its_own_python(tmp_path):
     (folder / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": ["tok.Tok", "tok.Tok"]}}))
     with pytest.raises(BackboneError, match="sets 'trust_remote_code' in its tokenizer_kwargs"):
         dear.load_clip(f"local-dir:{folder}", "random")
+    assert not canary.exists()
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Questions that were asked; the answer is always yes."""
+    found = []
+    monkeypatch.setattr("builtins.input", lambda *question: found.append(question) or "y")
+    return found
+
+
+@pytest.mark.covers("S1")
+@pytest.mark.parametrize("part", ["AutoConfig", "AutoModel"])
+def test_a_text_tower_that_is_python_is_refused_without_a_question(tmp_path, monkeypatch, asked, part):
+    monkeypatch.setattr("dear.backbone.limits.HUB_NAMES", ())  # no hub here, so its models have paths
+    canary, encoder = tmp_path / "ran", tmp_path / "encoder"
+    encoder.mkdir()
+    kind = "evil" if part == "AutoConfig" else "vision-encoder-decoder"  # known, but not as a text tower
+    (encoder / "config.json").write_text(json.dumps({"model_type": kind, "auto_map": {part: "own.Own"}}))
+    (encoder / "own.py").write_text(f"open({str(canary)!r}, 'w').write('x')\n")
+    folder = backbone_folder(tmp_path / "clip", hf_model_name=str(encoder))
+    with pytest.raises(BackboneError, match="reads text with a model or tokenizer that has Python code of its own"):
+        dear.load_clip(f"local-dir:{folder}", "random")
+    assert not asked
+    assert not canary.exists()
+
+
+@pytest.mark.covers("S1")
+@pytest.mark.parametrize("merges", [False, True])
+def test_so_is_a_tokenizer_that_is_python(tmp_path, asked, merges):
+    """Merges in the folder made transformers ask."""
+    canary = tmp_path / "ran"
+    folder = backbone_folder(tmp_path / "clip", hf_tokenizer_name="some/tokenizer")
+    if merges:
+        (folder / "bpe_merges.txt.gz").write_bytes(gzip.compress(b"#version\n"))
+    (folder / "tok.py").write_text(f"open({str(canary)!r}, 'w').write('x')\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": ["tok.Tok", "tok.Tok"]}}))
+    with pytest.raises(BackboneError, match="reads text with a model or tokenizer that has Python code of its own"):
+        dear.load_clip(f"local-dir:{folder}", "random")
+    assert not asked
     assert not canary.exists()
 
 

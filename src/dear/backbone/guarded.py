@@ -1,10 +1,11 @@
-"""Guards for calls of other libraries: no log messages, and errors as one sentence."""
+"""Guards for calls of other libraries: no log messages, no code of strangers, errors as one sentence."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 from dear.backbone.hub import causes_of, first_lines
@@ -22,6 +23,29 @@ def quiet() -> Iterator[None]:
     finally:
         logging.disable(disabled)
         root.handlers[:] = handlers
+
+
+@contextmanager
+def without_code(name: str) -> Iterator[None]:
+    """Let transformers refuse a model with Python code of its own; by default it asks whether to run the code."""
+    if find_spec("transformers") is None:
+        yield
+        return
+    from transformers import dynamic_module_utils
+
+    before = dynamic_module_utils.TIME_OUT_REMOTE_CODE
+    dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # seconds to wait for an answer
+    try:
+        yield
+    except Exception as error:
+        if not any("trust_remote_code" in str(one) for one in causes_of(error)):
+            raise
+        raise BackboneError(
+            f"{name} reads text with a model or tokenizer that has Python code of its own, which is never run: use a "
+            "CLIP whose text tower is part of transformers."
+        ) from error
+    finally:
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = before
 
 
 @contextmanager

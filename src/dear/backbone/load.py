@@ -27,7 +27,7 @@ from dear.backbone.clip import FrozenClip, content_hash
 from dear.backbone.download import cached, download, listing
 from dear.backbone.foreign import CONFIG, Foreign, is_foreign, read_foreign
 from dear.backbone.foreign_hub import repository_folder
-from dear.backbone.guarded import one_sentence, quiet
+from dear.backbone.guarded import one_sentence, quiet, without_code
 from dear.backbone.hub import CONFIG_FILE, WEIGHTS, WHOLE, Wanted
 from dear.backbone.limits import check_parameters, check_preprocess
 from dear.backbone.names import RANDOM, SUGGESTION, check_pretrained, repository_of, resolve_name, shipped
@@ -299,7 +299,7 @@ def _create(name: str, pretrained: str | None, weights: Path | None, seed: int, 
     folder = _folder(name)
     tag = get_pretrained_cfg(name, pretrained) if weights and _is_listed(name, pretrained) else {}
     failing = one_sentence(name, pretrained, weights=weights)
-    with quiet(), torch.random.fork_rng(devices=[]), failing:
+    with quiet(), torch.random.fork_rng(devices=[]), failing, without_code(name):
         if foreign:
             torch.manual_seed(seed)
             return foreign.build(random=pretrained == RANDOM)

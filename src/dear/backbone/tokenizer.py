@@ -10,7 +10,7 @@ import open_clip
 from open_clip.tokenizer import DEFAULT_CONTEXT_LENGTH, HFTokenizer
 from torch import Tensor
 
-from dear.backbone.guarded import one_sentence, quiet
+from dear.backbone.guarded import one_sentence, quiet, without_code
 from dear.backbone.safety import check_merges
 from dear.errors import BackboneError
 
@@ -41,12 +41,13 @@ def read_tokenizer(
 
 def _of_transformers(source: str, folder: Path | None, text_cfg: Mapping[str, Any]) -> Callable[..., Tensor]:
     """A tokenizer of transformers as open_clip makes it, without code of its own; that of a local folder is in it."""
-    tokenizer: Callable[..., Tensor] = HFTokenizer(
-        str(folder) if source.startswith("local-dir:") else text_cfg["hf_tokenizer_name"],
-        context_length=text_cfg.get("context_length", DEFAULT_CONTEXT_LENGTH),
-        tokenizer_mode=text_cfg.get("tokenizer_mode"),
-        **{**(text_cfg.get("tokenizer_kwargs") or {}), "trust_remote_code": False},
-    )
+    with without_code(source):
+        tokenizer: Callable[..., Tensor] = HFTokenizer(
+            str(folder) if source.startswith("local-dir:") else text_cfg["hf_tokenizer_name"],
+            context_length=text_cfg.get("context_length", DEFAULT_CONTEXT_LENGTH),
+            tokenizer_mode=text_cfg.get("tokenizer_mode"),
+            **{**(text_cfg.get("tokenizer_kwargs") or {}), "trust_remote_code": False},
+        )
     return tokenizer
 
 
