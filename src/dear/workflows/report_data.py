@@ -208,7 +208,7 @@ def _confusion(tested: HalfScores) -> Confusion:
 
 
 def _searches(model: Model, dataset: Dataset, items: Sequence[Item], workers: int) -> list[ExampleSearch]:
-    """For a few queries, the nearest other test images by each kind of feature."""
+    """For a few queries, the nearest other test images by each kind of feature; none if fewer than two can be read."""
     if len(items) < 2:
         return []
     step = -(-len(items) // INDEXED)
@@ -228,6 +228,8 @@ def _searches(model: Model, dataset: Dataset, items: Sequence[Item], workers: in
             rows = torch.stack(list(out.features.values()), dim=1).float().cpu()
             features |= dict(zip(one.indices, rows, strict=True))
     order = sorted(features)
+    if len(order) < 2:
+        return []
     stacked_NGE = torch.stack([features[i] for i in order])
     lacking = lacking_attributes(model.method.files.get(ROLES))
     named = distinct({kind: stacked_NGE[:, n] for n, kind in enumerate(kinds) if kind not in lacking})

@@ -1,6 +1,7 @@
 """The report of a run: everything on one page, nothing from elsewhere."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from dear.data.open import open_dataset
 from dear.data.splits import few_shot
 from dear.engine.job import describe, make_job
+from dear.errors import ImageError
 from dear.evaluation.evaluate import Evaluation
 from dear.evaluation.results import Scores
 from dear.evaluation.test_data import TestData
@@ -23,8 +25,6 @@ from helpers import build
 
 @pytest.fixture
 def small_world():
-    from dataclasses import replace
-
     whole = open_dataset("world-textures")
     few = [item for item in whole.test if int(item.id.rsplit("/", 1)[1]) < 2]
     return replace(whole, test=tuple(few))
@@ -77,6 +77,24 @@ def test_searches_are_shown_by_features_that_differ(clip, roles, small_world):
     assert len(found) == 2
     assert {"cls", "color", "shape"} <= found[0].found.keys()
     assert _searches(tokens, small_world, items, 1) == []
+
+
+@pytest.mark.parametrize("readable", [0, 1])
+def test_a_page_of_images_that_cannot_be_read(clip, roles, small_world, readable):
+    left = {item.id for item in small_world.test[:readable]}
+
+    def damaged(item_id):
+        if item_id in left:
+            return small_world.open(item_id)
+        raise ImageError(f"{item_id} cannot be read.")
+
+    world = replace(small_world, open=damaged)
+    job = make_job(world, shots=1, seed=1, config={"roles": roles})
+    model = job.build(clip)
+    data = TestData(world, (), describe(job, model))
+    page = run_page(model, data, describe(job, model), [], evaluate_halves(model, data))
+    assert page.nearest == []
+    assert "Scores" in run_html(page)
 
 
 def test_confusion_counts_unreadable_images_as_nothing():
