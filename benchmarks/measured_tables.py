@@ -233,7 +233,7 @@ def class_scale_table() -> str:
         error = one.get("gradient_error")
         lines.append((
             f"{one['classes']:,}",
-            str(one["chunk"]),
+            f"{one['chunk']:,}" if one["chunk"] else "all",
             f"{one['peak_mb']:,.0f}",
             f"{one['peak_mb'] / rows[0]['peak_mb']:.2f}",
             f"{one['step_cpu_seconds']:.1f}",
