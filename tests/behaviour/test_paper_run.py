@@ -169,6 +169,17 @@ def test_an_output_folder_is_not_taken_silently(order, finished, tmp_path):
     assert (tmp_path / "figures" / "mine.png").exists()
 
 
+@pytest.mark.parametrize("roles", [None, "auto"])
+def test_a_clip_without_a_shipped_map_needs_one(order, roles, tmp_path):
+    """The advice was to use "auto", which had been used, or a mask, which a paper cannot set."""
+    with pytest.raises(RoleMapError) as error:
+        make_paper(replace(order, roles=roles, out=tmp_path / "paper"))
+    assert str(error.value).endswith(
+        "with these weights: find one with 'dear roles discover', and name it with roles='MAP'."
+    )
+    assert not (tmp_path / "paper").exists()
+
+
 def test_starting_again_removes_nothing_before_all_is_checked(order, finished):
     with pytest.raises(RoleMapError):
         make_paper(replace(order, roles="none.json"), if_exists="overwrite")

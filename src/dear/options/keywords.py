@@ -191,6 +191,7 @@ class PaperOptions(TypedDict, total=False):
     pretrained: str | None
     data_root: str | Path | None
     roles: Any
+    """Role map: a name, a roles.json, or the folder of 'dear roles discover'; by default the shipped one."""
     recipe: Literal["own", "shared", "tuned"]
     epochs: int | None
     batch_size: int | None

@@ -358,6 +358,8 @@ class Paper(OneShare, OnCluster, Compute, Training, DataRoot, Backbone, title="O
     """ViT-B/16 on the paper's data sets below --data-root."""
     clip: Name | None = None
     """Backbone; by default world with --mini, ViT-B-16-quickgelu with --full."""
+    roles: MapName | None = None
+    """Role map: a name, a roles.json, or the folder of 'dear roles discover'; by default the shipped one."""
     methods: Names = ("zero_shot", "dear")
     """Methods of Tables 2 to 4, comma-separated; all: those that the paper's tables name."""
     seeds: Numbers = (1, 2, 3)

@@ -15,7 +15,7 @@ from dear.data.families import WORLD
 from dear.data.open import open_dataset
 from dear.engine.ranks import local_device
 from dear.engine.workspace import Workspace
-from dear.errors import ConfigError, option
+from dear.errors import ConfigError, RoleMapError, option
 from dear.evaluation.cell_run import RUNS, done_before
 from dear.evaluation.cells import Cell
 from dear.evaluation.eta import RemainingTime
@@ -35,6 +35,7 @@ from dear.paper.plan import (
 )
 from dear.paper.survey import MEASURES, PaperRequest, Survey, missing_sets, survey
 from dear.progress.stages import duration, stage
+from dear.roles.known import is_chosen, shipped_map
 from dear.roles.rolemap import LAST_LAYERS, RoleMap
 from dear.storage.files import write_atomic
 from dear.storage.locks import check_ours, remove_leftovers, remove_ours
@@ -186,5 +187,11 @@ def _gallery(request: PaperRequest) -> Gallery:
 
 
 def _roles(request: PaperRequest, clip: FrozenClip) -> RoleMap:
+    """The paper's role map; all parts use the same one, so none is found from the images of a training."""
+    if not is_chosen(request.roles) and shipped_map(clip) is None:
+        raise RoleMapError(
+            f"There is no role map for {clip.name} with these weights: find one with 'dear roles discover', and name "
+            f"it with {option(roles='MAP')}."
+        )
     first = max(1, clip.geometry.vision_layers - LAST_LAYERS + 1)
     return roles_for(clip, request.roles, first_layer=first)
