@@ -15,7 +15,7 @@ from dear.workflows.machine import using_threads
 from dear.world.clip import Kind, assets_folder, read_folder
 from dear.world.datasets import dataset_names, load_world_dataset
 from dear.world.pretrain import PretrainSettings, pretrain
-from dear.world.preview import contact_sheet, write_png
+from dear.world.preview import check_png, contact_sheet, write_png
 from dear.world.score import score, score_table
 
 PRETRAINING = "pre-training"
@@ -85,6 +85,7 @@ def preview_world(out: str | Path, what: str = "scenes", *, zoom: int = 2) -> Pa
     """
     check_values(PreviewWorld, what=what, zoom=zoom)
     path = as_folder(out)
+    check_png(path)
     write_png(contact_sheet(what), path, zoom)
     return path
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 
-from dear.errors import ConfigError
+from dear.errors import ConfigError, option
+from dear.storage.files import write_result
 from dear.world.datasets import dataset_names, load_world_dataset
 from dear.world.raster import Bytes
 from dear.world.render import Look, Scene, render
@@ -54,10 +56,16 @@ def contact_sheet(what: str) -> Bytes:
     raise ConfigError(f"There is no sheet {what!r}: choose one of {choices}.")
 
 
+def check_png(path: Path) -> None:
+    """Refuse a file name that does not end in .png."""
+    if path.suffix.lower() != ".png":
+        raise ConfigError(f"{option(out=str(path))} is not a PNG file: use a name in .png.")
+
+
 def write_png(image: Bytes, path: Path, zoom: int) -> None:
     """Write an image, enlarged without smoothing."""
     from PIL import Image
 
-    big = image.repeat(zoom, axis=0).repeat(zoom, axis=1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(big).save(path, optimize=True)
+    big, content = image.repeat(zoom, axis=0).repeat(zoom, axis=1), io.BytesIO()
+    Image.fromarray(big).save(content, "PNG", optimize=True)
+    write_result(path, content.getvalue())

@@ -60,6 +60,9 @@ def test_pretrain_stops_and_resumes(tmp_path):
     ("words", "sentence"),
     [
         (["preview", "--what", "nothing", "--out", "x.png"], "There is no sheet 'nothing'"),
+        (["preview", "--out", "sheet"], "--out sheet is not a PNG file: use a name in .png."),
+        (["preview", "--out", "sheet.html"], "--out sheet.html is not a PNG file: use a name in .png."),
+        (["preview", "--out", "/dev/null/sheet.png"], "/dev/null/sheet.png cannot be written"),
         (["score", "--data", "world-nothing"], "There is no world data set 'world-nothing'"),
         (["pretrain", "--out", "x", "--steps", "0"], "--steps is 0: give a whole number from 1 on."),
     ],
