@@ -40,28 +40,32 @@ def encode_texts(model: Any, tokenizer: Any, texts: list[str]) -> Tensor:
     return features
 
 
-def attribute_accuracy(model: Any, tokenizer: Any, images: int = 4000) -> dict[str, dict[str, float]]:
+def attribute_accuracy(model: Any, tokenizer: Any, images: int = 4000) -> dict[str, dict[str, float | None]]:
     """Return top-1 accuracy (per cent) and chance of every attribute on held-out images, with one prompt per value.
 
     "top1" is over all images, "seen" over those with combinations that pre-training also shows, "unseen" over the
-    others.
+    others; a group without images has None.
     """
     rendered = [held_out_image(i) for i in range(images)]
     features = encode_images(model, (image for image, _ in rendered))
     values = torch.tensor([truth(scene) for _, scene in rendered])
     unseen = torch.tensor([scene_has_held_out_pair(scene) for _, scene in rendered])
-    out = {}
+    out: dict[str, dict[str, float | None]] = {}
     for i, attribute in enumerate(ATTRIBUTES):
         texts = [prompt(attribute, name, PROMPTS[attribute][0]) for name in NAMES[attribute]]
         picks = (features @ encode_texts(model, tokenizer, texts).T).argmax(dim=1)
         right = 100 * (picks == values[:, i]).double()
         out[attribute] = {
-            "top1": float(right.mean()),
-            "seen": float(right[~unseen].mean()),
-            "unseen": float(right[unseen].mean()),
+            "top1": _mean(right),
+            "seen": _mean(right[~unseen]),
+            "unseen": _mean(right[unseen]),
             "chance": 100 / len(texts),
         }
     return out
+
+
+def _mean(values: Tensor) -> float | None:
+    return float(values.mean()) if len(values) else None
 
 
 def _half(features: Tensor, labels: Tensor, texts: Tensor, first: int, last: int) -> float:
@@ -116,7 +120,8 @@ def score_table(result: dict[str, Any]) -> str:
         "|---|---:|---:|---:|---:|",
     ]
     for name, row in result["attributes"].items():
-        lines.append(f"| {name} | " + " | ".join(f"{row[k]:.1f}" for k in ("top1", "seen", "unseen", "chance")) + " |")
+        values = [row[part] for part in ("top1", "seen", "unseen", "chance")]
+        lines.append(f"| {name} | {' | '.join('–' if value is None else f'{value:.1f}' for value in values)} |")
     lines += ["", "| data set | classes | images | all | base | novel |", "|---|---:|---:|---:|---:|---:|"]
     for name, row in result["datasets"].items():
         figures = " | ".join(f"{row[part]:.1f}" for part in ("all", "base", "novel"))

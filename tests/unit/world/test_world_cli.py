@@ -49,6 +49,17 @@ def test_score_prints_tables_or_json(untrained):
     assert "| location |" in RUN.invoke(app, words).stdout
 
 
+def test_a_group_without_images_has_no_accuracy(untrained):
+    """One image is in one of two groups, and the mean of the other one was NaN, which is not JSON."""
+    words = ["world", "score", "--clip", str(untrained), "--images", "1", "--per-class", "1", "--data", "world-places"]
+    result = RUN.invoke(app, [*words, "--json"])
+    found = json.loads(result.stdout, parse_constant=pytest.fail)
+    for row in found["attributes"].values():
+        assert sorted(row[group] is None for group in ("seen", "unseen")) == [False, True]
+    (line,) = [line for line in score_table(found).splitlines() if line.startswith("| color |")]
+    assert line.count("| – ") == 1
+
+
 def test_pretrain_stops_and_resumes(tmp_path):
     words = ["world", "pretrain", "--out", str(tmp_path / "run"), "--steps", "500"]
     result = RUN.invoke(app, [*words, "--stop-after", "1"])
