@@ -1,4 +1,4 @@
-"""Guards for calls of other libraries: no log messages, no code of strangers, errors as one sentence."""
+"""Guards for calls of other libraries: quiet, one thread at a time, no code of strangers, errors as one sentence."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from threading import RLock
 
 from dear.backbone.hub import causes_of, first_lines
 from dear.errors import BackboneError, HubError
 
+_ALONE = RLock()
+"""Held while something of the whole process is changed, such as its logging, random numbers and standard output."""
+
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress log messages, and remove the handlers that libraries add to the root logger."""
+    """Suppress log messages, and remove the handlers that libraries add to the root logger; one thread at a time."""
     root = logging.getLogger()
-    handlers, disabled = list(root.handlers), root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(disabled)
-        root.handlers[:] = handlers
+    with _ALONE:
+        handlers, disabled = list(root.handlers), root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
+            root.handlers[:] = handlers
 
 
 @contextmanager
@@ -33,19 +38,20 @@ def without_code(name: str) -> Iterator[None]:
         return
     from transformers import dynamic_module_utils
 
-    before = dynamic_module_utils.TIME_OUT_REMOTE_CODE
-    dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # seconds to wait for an answer
-    try:
-        yield
-    except Exception as error:
-        if not any("trust_remote_code" in str(one) for one in causes_of(error)):
-            raise
-        raise BackboneError(
-            f"{name} reads text with a model or tokenizer that has Python code of its own, which is never run: use a "
-            "CLIP whose text tower is part of transformers."
-        ) from error
-    finally:
-        dynamic_module_utils.TIME_OUT_REMOTE_CODE = before
+    with _ALONE:
+        before = dynamic_module_utils.TIME_OUT_REMOTE_CODE
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # seconds to wait for an answer
+        try:
+            yield
+        except Exception as error:
+            if not any("trust_remote_code" in str(one) for one in causes_of(error)):
+                raise
+            raise BackboneError(
+                f"{name} reads text with a model or tokenizer that has Python code of its own, which is never run: "
+                "use a CLIP whose text tower is part of transformers."
+            ) from error
+        finally:
+            dynamic_module_utils.TIME_OUT_REMOTE_CODE = before
 
 
 @contextmanager

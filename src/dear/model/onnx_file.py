@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dear.backbone.guarded import quiet
 from dear.errors import ExportError, MissingExtraError
 from dear.storage.files import MEGABYTE
 
@@ -116,12 +116,7 @@ def _data_of(path: Path) -> Path:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress messages of the exporters, which concern their authors."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
+    """Suppress messages of the exporters, which concern their authors; one thread at a time."""
+    with quiet(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
