@@ -22,6 +22,8 @@ from dear.storage import markdown
 from dear.storage.files import write_atomic
 
 PAGE, TEXT, ROWS, JSON, PAIRS = "compare.html", "compare.md", "compare.csv", "compare.json", "compare-pairs.csv"
+DIFFERENCES, COST = "differences", "cost"
+"""Keys of the sections that are charts."""
 FILES = (PAGE, TEXT, ROWS, JSON, PAIRS)
 PROTOCOLS = {"base-to-novel": "base-to-novel", "few-shot": "few-shot learning"}
 BESIDE_INTERVALS = (
@@ -62,19 +64,19 @@ def page(comparison: Comparison) -> str:
 
 
 def text(comparison: Comparison) -> str:
-    """Return the same content without charts, as Markdown."""
+    """Return the same content as Markdown, with a table of all differences instead of charts."""
     plain = markdown.plain
     lead = "\n".join(f"- {plain(sentence)}" for sentence in verdict(comparison))
     blocks = [f"# {plain(_title(comparison))}", plain(_subtitle(comparison)), lead]
-    for section in (
-        *sections(comparison)[:1],
-        PageSection("pairs", "Differences", (_pair_table(comparison),)),
-        *sections(comparison)[2:],
-    ):
-        if not (section.tables or section.notes):
+    for section in sections(comparison):
+        if section.key == COST:
             continue
+        if section.key == DIFFERENCES:
+            section = PageSection("pairs", "Differences", (_pair_table(comparison),))
         blocks.append(f"## {plain(section.title)}")
-        blocks += [markdown.table(one.head, one.texts(), words=one.words) for one in section.tables]
+        for one in section.tables:
+            blocks += [plain(one.title)] if one.title else []
+            blocks.append(markdown.table(one.head, one.texts(), words=one.words))
         blocks += ["\n".join(f"- {plain(note)}" for note in section.notes)] if section.notes else []
     return "\n\n".join(blocks) + "\n"
 
@@ -232,7 +234,7 @@ def _differences(comparison: Comparison) -> PageSection:
         "differences can deviate slightly.",
     )
     return PageSection(
-        "differences",
+        DIFFERENCES,
         "Which differences are significant",
         figures=tuple(figures),
         notes=notes if "hm" in comparison.columns else notes[:3],
@@ -262,7 +264,7 @@ def _pair_table(comparison: Comparison) -> Table:
     """Differences in the main column as text; a star marks significant ones."""
     head = ("row minus column", *(str(place + 1) for place in range(len(comparison.complete))))
     rows = []
-    for place, line in enumerate(_matrix(comparison, comparison.main) if len(comparison.complete) > 1 else []):
+    for place, line in enumerate(_matrix(comparison, comparison.main)):
         texts = [f"{entry[0]:+.2f}{'*' if entry[2] else ''}" if entry else "" for entry in line]
         rows.append((f"{place + 1} {label(comparison.complete[place])}", *texts))
     return Table(head, tuple(rows), title=f"{_head(comparison, comparison.main)}; *: significant")
@@ -285,7 +287,7 @@ def _cost(comparison: Comparison) -> PageSection:
     notes = ["Blue, filled and joined: no other method is both cheaper and better. Better methods are up and left."]
     if figures and len(comparison.complete) > NAMED:
         notes.append("Numbers are ranks in the table of results; hover over a dot to see its name.")
-    return PageSection("cost", "Cost against accuracy", figures=tuple(figures), notes=tuple(notes))
+    return PageSection(COST, "Cost against accuracy", figures=tuple(figures), notes=tuple(notes))
 
 
 def _published(comparison: Comparison) -> PageSection:

@@ -17,7 +17,7 @@ from dear.evaluation.summary import Row
 from dear.methods.registry import list_methods
 from dear.options.parts import Compare
 from dear.reports.compare_data import make_comparison
-from dear.reports.compare_page import FILES, write_comparison
+from dear.reports.compare_page import FILES, text, write_comparison
 from dear.reports.compare_words import GOALS, verdict
 from dear.reports.method_charts import Point, scatter_chart, unbeaten
 from dear.workflows.bench import plan_cells
@@ -156,6 +156,17 @@ def test_files_are_the_same_bytes_and_read_in_one_line(tmp_path):
     )
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "linear_probe" in (tmp_path / "one" / "compare.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("gains", "differences"), [({"coop": 9.0, "maple": 5.0}, ["Differences"]), ({"coop": 9.0}, [])]
+)
+def test_the_text_has_the_sections_of_the_page_that_are_not_charts(gains, differences):
+    """Without two complete methods, an empty table of differences replaced the published numbers."""
+    found = text(make_comparison(some_cells(gains), {}))
+    headings = ["Results", *differences, "Published numbers", "HM by data set", "The methods"]
+    assert [line[3:] for line in found.splitlines() if line.startswith("## ")] == headings
+    assert ("HM; *: significant" in found) == bool(differences)
 
 
 @pytest.mark.covers("F14")
