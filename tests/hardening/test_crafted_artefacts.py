@@ -169,6 +169,8 @@ def backbone_folder(folder, **changes):
         ({"vision_cfg": {"width": 900_000, "head_width": 60}}, "parameters, more than can be checked"),
         ({"preprocess_cfg": {"std": [0, 1, 1]}}, r"The preprocess_cfg of .* std: must be positive|std"),
         ({"preprocess_cfg": {"mean": ["a"]}}, "The preprocess_cfg of"),
+        ({"preprocess_cfg": {"mean": ["0.5", "0.5", "0.5"]}}, "The preprocess_cfg of"),
+        ({"preprocess_cfg": {"fill_color": "0"}}, "The preprocess_cfg of"),
         ({"preprocess_cfg": {"interpolation": "x"}}, "The preprocess_cfg of"),
         ({"preprocess_cfg": [1]}, "The preprocess_cfg of"),
         ({"text_cfg": {"hf_model_name": "/etc"}}, "paths that a configuration names are never opened"),

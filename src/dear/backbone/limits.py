@@ -59,7 +59,7 @@ def check_patches(name: str, config: Mapping[str, Any]) -> None:
 class _Preprocess(BaseModel):
     """How images become input, as far as a configuration may say so."""
 
-    model_config = ConfigDict(allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
     mode: Literal["RGB"] = "RGB"
     mean: list[float] | None = Field(None, min_length=3, max_length=3)
     std: list[float] | None = Field(None, min_length=3, max_length=3)

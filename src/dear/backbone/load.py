@@ -128,7 +128,7 @@ def read_clip(
     weights_sha256 = content_hash(model.state_dict())
     if precision != "fp32":
         cast(model, DTYPES[precision])
-    preprocess = open_clip.transform.PreprocessCfg(**model.visual.preprocess_cfg)
+    preprocess = _preprocessing(model)
     text = getattr(model, "text", model)
     model.visual.output_tokens = text.output_tokens = False
     return FrozenClip(
@@ -332,6 +332,21 @@ class _NoRandomValues(TorchFunctionMode):
         if getattr(func, "__name__", "") in RANDOM_VALUES:
             return args[0] if args else (kwargs or {})["tensor"]
         return func(*args, **(kwargs or {}))
+
+
+def _preprocessing(model: Any) -> Any:
+    """open_clip's settings of images, in the one form that all readers understand, also in the model itself.
+
+    A configuration may have one number for all channels, of which open_clip ignores 0 in tests, and an interpolation
+    "random", which is bicubic in tests.
+    """
+    settings = model.visual.preprocess_cfg
+    for key in ("mean", "std"):
+        if isinstance(settings[key], int | float):
+            settings[key] = [float(settings[key])] * 3
+    if settings["interpolation"] == "random":
+        settings["interpolation"] = "bicubic"
+    return open_clip.transform.PreprocessCfg(**settings)
 
 
 def _train_transform(cfg: Any) -> TrainTransform:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import random
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import dear
 from dear import errors
 from dear.backbone.load import clips_from, load_clip
 from dear.model import load as model_load
+from dear.workflows.export import preprocessing_of
 
 
 @pytest.mark.parametrize(
@@ -172,6 +174,28 @@ def test_preprocessing_belongs_to_the_backbone(clip):
         tensor = transform(picture)
         assert tensor.shape == (3, size, size)
         assert tensor[0].mean().item() == pytest.approx((128 / 255 - 0.4815) / 0.2686, abs=0.01)
+
+
+@pytest.mark.parametrize("mean", [0, 0.5])
+def test_short_forms_of_the_preprocessing_are_the_long_ones(tiny_folders, tmp_path, mean):
+    """Training views, tests and exports read the same settings; a mean of 0 was open_clip's default in tests."""
+    config = json.loads((tiny_folders["shallow"] / "open_clip_config.json").read_text())
+    found = []
+    for name, images in [
+        ("short", {"mean": mean, "std": 0.5, "interpolation": "random"}),
+        ("long", {"mean": [mean] * 3, "std": [0.5] * 3, "interpolation": "bicubic"}),
+    ]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "open_clip_config.json").write_text(json.dumps({**config, "preprocess_cfg": images}))
+        found.append(load_clip(f"local-dir:{tmp_path / name}", "random"))
+    short, long = found
+    picture = Image.effect_mandelbrot((90, 50), (-2, -1, 1, 1), 20)
+    assert short.preprocess_eval(picture).equal(long.preprocess_eval(picture))
+    views = [one.preprocess_train(picture, random.Random(0)) for one in found]
+    assert views[0].equal(views[1])
+    assert preprocessing_of(short) == preprocessing_of(long)
+    black = Image.new("RGB", (40, 40))
+    assert long.preprocess_eval(black).unique().tolist() == [-2 * mean]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
