@@ -139,7 +139,7 @@ def _fusion_says(stats: dict[str, list[Stat]], kinds: Sequence[str], sets: Sets)
         if not found:
             says.append(
                 f"Supplement, Figure 2 is not reproduced: within a data set the attributes' weights differ by at most "
-                f"{apart:.4f}, and not by what the set is about. The role gains of the next part differ by more."
+                f"{apart:.4f}."
             )
     if sets.source in stats:
         first = max(range(len(kinds)), key=lambda i: stats[sets.source][i].mean)
