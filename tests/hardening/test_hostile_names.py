@@ -3,6 +3,7 @@
 import csv
 import json
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -157,3 +158,26 @@ def test_classes_with_similar_names_are_sorted_into_folders_of_their_own(tmp_pat
     assert all(len(path.parent.name.encode()) <= 102 for path in found)
     assert folder_name("..") == "_"
     assert sorter.put(Prediction(str(photos / "x" / "0.png"), "a/b", 0.9, (("a/b", 0.9),))).parent == found[0].parent
+
+
+@pytest.mark.covers("H2")
+def test_many_photos_of_one_name_are_sorted_in_linear_time(tmp_path, monkeypatch):
+    """Every photo looked at the names of all before it."""
+    photos, asked, exists = make_photos(tmp_path / "photos", [str(i) for i in range(50)], 1), [], Path.exists
+
+    def counted(path, **how):
+        asked.append(path)
+        return exists(path, **how)
+
+    def predicted(number, label):
+        return Prediction(str(photos / str(number) / "0.png"), label, 0.9, ((label, 0.9),))
+
+    sorter = Sorter(tmp_path / "sorted")
+    (tmp_path / "sorted" / "a").mkdir(parents=True)
+    (tmp_path / "sorted" / "a" / "0-3.png").write_bytes(b"another")
+    monkeypatch.setattr(Path, "exists", counted)
+    found = [sorter.put(predicted(number, "a")).name for number in range(50)]
+    assert found == ["0.png", "0-2.png", *(f"0-{number}.png" for number in range(4, 52))]
+    assert len(asked) < 4 * len(found)
+    folders = [sorter.put(predicted(0, f"A{mark}b")).parent.name for mark in "_:?*|<>"]
+    assert folders == ["A_b", *(f"A_b-{number}" for number in range(2, 8))]

@@ -68,18 +68,34 @@ class Sorter:
             raise OverwriteError(f"{self.folder} exists already and is not an empty folder: choose another one.")
         self._counts: Counter[str] = Counter()
         self._folders: dict[str, str] = {}
+        self._taken: set[str] = set()
+        """Names of the folders of classes, in small letters."""
+        self._last_of_class: dict[str, int] = {}
+        self._last_of_image: dict[Path, int] = {}
+        """The last number behind a name that was used more than once."""
 
     def _folder_of(self, label: str) -> str:
         """The folder of a class; classes whose names differ in special characters only have a number behind it."""
         if label not in self._folders:
-            taken = {name.lower() for name in self._folders.values()}
-            plain = name = folder_name(label)
-            number = 1
-            while name.lower() in taken:
+            plain = folder_name(label)
+            number = self._last_of_class.get(plain.lower(), 1)
+            while (name := plain if number == 1 else f"{plain}-{number}").lower() in self._taken:
                 number += 1
-                name = f"{plain}-{number}"
+            self._last_of_class[plain.lower()] = number
+            self._taken.add(name.lower())
             self._folders[label] = name
         return self._folders[label]
+
+    def _free(self, path: Path) -> Path:
+        """An unused path: the path itself, or with a number behind its name."""
+        number = self._last_of_image.get(path, 1)
+        free = path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
+        while free.exists() or free.is_symlink():
+            number += 1
+            free = path.with_name(f"{path.stem}-{number}{path.suffix}")
+        if number > 1:
+            self._last_of_image[path] = number
+        return free
 
     def __repr__(self) -> str:
         """One line."""
@@ -91,7 +107,7 @@ class Sorter:
         target_folder = self.folder / self._folder_of(one.label)
         try:
             target_folder.mkdir(parents=True, exist_ok=True)
-            target = _free(target_folder, source.name)
+            target = self._free(target_folder / source.name)
             inside = packed_bytes(source, most=LARGEST_FILE)
             if inside is not None and self.link:
                 raise OSError(0, "images in tar and Parquet files can be copied, but not linked")
@@ -120,15 +136,6 @@ def folder_name(label: str) -> str:
     """A class's name as the name of a folder on any system."""
     safe = re.sub(r"[^\w .,+()&'-]", "_", label).strip(" .").encode("utf-8", "replace")[:100]
     return safe.decode("utf-8", "ignore").strip(" .") or "_"
-
-
-def _free(folder: Path, name: str) -> Path:
-    """An unused path in a folder: the name itself, or with a number."""
-    path, number = folder / name, 1
-    while path.exists() or path.is_symlink():
-        number += 1
-        path = folder / f"{Path(name).stem}-{number}{Path(name).suffix}"
-    return path
 
 
 def _cell(text: str) -> str:
