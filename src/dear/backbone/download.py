@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -121,9 +121,10 @@ def listing(wanted: Wanted) -> Listing:
 
 
 def download(wanted: Wanted, listed: Listing, *, is_last: bool = True) -> Path:
-    """Download the first of the wanted files that a repository has, unless the cache has it under another commit.
+    """Download the first of the wanted files that a repository has, unless its content is in the cache.
 
-    If more files belong to it, `is_last` is False for all, and `use_commit` is called when they are here.
+    If more files belong to it, `is_last` is False for all, and `use_commit` is called when they are here. A cache that
+    has everything is not written to.
     """
     file = listed.first(wanted.names)
     if file is None:
@@ -133,13 +134,14 @@ def download(wanted: Wanted, listed: Listing, *, is_last: bool = True) -> Path:
     pointer = cache / name / "snapshots" / listed.commit / file.name
     lock = cache / ".locks" / name / f"{file.blob}.lock"
     with _writing(cache):
-        for one in (blob, pointer, lock):
-            one.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(lock):
-            if not (blob.is_file() and checksum(blob, file.blob) == file.blob):
-                _receive(wanted, listed, file, blob.with_name(f"{file.blob}.incomplete"))
-                blob.with_name(f"{file.blob}.incomplete").replace(blob)
-            _link(pointer, blob)
+        if not _has(pointer, file):
+            for one in (blob, pointer, lock):
+                one.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(lock):
+                if not _has(blob, file):
+                    _receive(wanted, listed, file, blob.with_name(f"{file.blob}.incomplete"))
+                    blob.with_name(f"{file.blob}.incomplete").replace(blob)
+                _link(pointer, blob)
     if is_last:
         use_commit(wanted, listed)
     return pointer
@@ -148,10 +150,16 @@ def download(wanted: Wanted, listed: Listing, *, is_last: bool = True) -> Path:
 def use_commit(wanted: Wanted, listed: Listing) -> None:
     """Let the cache name a commit for the wanted revision, in place of an earlier one."""
     cache, name = Path(constants.HF_HUB_CACHE), repo_folder_name(repo_id=wanted.repository, repo_type="model")
+    ref = cache / name / "refs" / wanted.revision
     with _writing(cache):
-        if wanted.revision != listed.commit:
-            (cache / name / "refs").mkdir(exist_ok=True)
-            write_atomic(cache / name / "refs" / wanted.revision, listed.commit.encode())
+        if wanted.revision != listed.commit and not (ref.is_file() and ref.read_bytes() == listed.commit.encode()):
+            ref.parent.mkdir(exist_ok=True)
+            write_atomic(ref, listed.commit.encode())
+
+
+def _has(path: Path, file: HubFile) -> bool:
+    """Whether the content of a file is at a path."""
+    return path.is_file() and checksum(path, file.blob) == file.blob
 
 
 def checksum(path: Path, like: str) -> str:
@@ -285,13 +293,17 @@ def _continue(wanted: Wanted, listed: Listing, part: _Part, advance: Advance) ->
 
 
 def _link(pointer: Path, blob: Path) -> None:
-    """Let the name of a file point to its content; where links are not possible, the content itself goes there."""
-    with suppress(FileNotFoundError):
-        pointer.unlink()
+    """Let the name of a file point to its content; where links are not possible, the content itself goes there.
+
+    Another process that reads the name meanwhile finds what was there before.
+    """
+    made = pointer.with_name(f"{pointer.name}.link")
+    made.unlink(missing_ok=True)
     try:
-        pointer.symlink_to(os.path.relpath(blob, pointer.parent))
+        made.symlink_to(os.path.relpath(blob, pointer.parent))
     except OSError:
-        blob.replace(pointer)
+        made = blob
+    made.replace(pointer)
 
 
 @contextmanager

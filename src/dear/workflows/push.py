@@ -151,7 +151,7 @@ def _stale(name: HubAdapter, there: Listing | None, files: dict[str, bytes], *, 
     if MANIFEST not in there.files:
         return []
     try:
-        earlier = read_manifest(download(name.wanted, there).parent).files
+        earlier = read_manifest(download(name.wanted, there, is_last=False).parent).files
     except ArtefactError:
         return []
     return sorted((set(earlier) & set(there.files)) - set(files))

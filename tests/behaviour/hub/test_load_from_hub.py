@@ -193,6 +193,33 @@ def test_the_cache_is_used_without_a_network_and_for_commits(pushed, monkeypatch
     assert "give the folder instead of hf-hub:ann/dogs" in sentence
 
 
+def test_a_cache_that_has_everything_is_not_written_to(pushed):
+    """It may be read-only, and another process may be reading it."""
+    before = logits(dear.load(f"hf-hub:{PETS}"))
+    cache = Path(constants.HF_HUB_CACHE)
+
+    def state():
+        found = {path: path.lstat() for path in (cache, *cache.rglob("*"))}
+        return {path: (one.st_ino, one.st_mtime_ns) for path, one in found.items()}
+
+    written = state()
+    assert torch.equal(logits(dear.load(f"hf-hub:{PETS}")), before)
+    assert state() == written
+
+
+def test_a_cache_without_links_is_used_as_well(pushed, monkeypatch):
+    """As on Windows: the content is under the file's name, and everything was downloaded again in each load."""
+
+    def refuse(*_):
+        raise OSError("links are not permitted")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    before = logits(dear.load(f"hf-hub:{PETS}"))
+    pushed.requests.clear()
+    assert torch.equal(logits(dear.load(f"hf-hub:{PETS}")), before)
+    assert [one.path for one in pushed.requests] == [f"/api/models/{PETS}/revision/main"]
+
+
 @pytest.mark.parametrize(
     "name", ["hf-hub:", "hf-hub:pets", "hf-hub:ann/pets@../x", "hf-hub:ann/pets@", "hf-hub:a/../b"]
 )

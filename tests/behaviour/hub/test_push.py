@@ -151,6 +151,17 @@ def test_files_of_an_earlier_adapter_are_removed_and_others_stay(hub, run, tmp_p
     assert published(hub).keys() == {MANIFEST, TENSORS, CARD, "photo.jpg"}
 
 
+def test_a_push_leaves_the_last_download_usable(hub, run, tmp_path, monkeypatch):
+    """The cache named the commit that was replaced, of which it has the manifest only."""
+    dear.push(run, PETS)
+    before = logits(dear.load(f"hf-hub:{PETS}"))
+    dear.push(make_run(tmp_path / "second", seed=5), PETS, overwrite=True)
+    dear.push(make_run(tmp_path / "third", seed=9), PETS, overwrite=True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert torch.equal(logits(dear.load(f"hf-hub:{PETS}")), before)
+
+
 def test_tokens(hub, run, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "")
     assert "cannot be pushed without a token: log in with `hf auth login`" in refused(HubError, dear.push, run, PETS)
