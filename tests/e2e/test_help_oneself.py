@@ -10,6 +10,7 @@ import torch
 from PIL import Image, ImageOps
 
 import dear
+from dear.data.dataset import Item
 from dear.data.names import unspoken, with_class, with_names
 from dear.data.splits import few_shot
 from dear.errors import CacheError, ConfigError, DataError
@@ -183,6 +184,28 @@ def test_an_added_class_is_tested_where_others_are(tmp_path):
     assert data.open(data.test[-1].id).size == (40, 36)
     assert data.content_of(data.test[-1].id) != data.content_of(data.test[0].id)
     assert with_names(data, {"cow": "brown cow"}).class_names[-1] == "brown cow"
+
+
+@pytest.mark.covers("H2")
+def test_a_class_of_many_photos_is_added_in_linear_time(tmp_path, monkeypatch):
+    """The set of test images was made again for every image."""
+
+    class Counted(Item):
+        hashed = 0
+
+        def __hash__(self):
+            Counted.hashed += 1
+            return super().__hash__()
+
+    for part in ("train", "test"):
+        make_photos(tmp_path / "photos" / part, ["ant", "bee"], 1)
+    (tmp_path / "cow").mkdir()
+    for number in range(100):
+        (tmp_path / "cow" / f"{number}.png").write_bytes(b"")
+    data = dear.open_dataset(tmp_path / "photos")
+    monkeypatch.setattr("dear.data.names.Item", Counted)
+    assert len(with_class(data, tmp_path / "cow").train) > 60
+    assert Counted.hashed < 300
 
 
 @pytest.fixture

@@ -98,8 +98,8 @@ def with_class(dataset: Dataset, folder: str | Path) -> Dataset:
         raise DataError(f"{dataset.name} already has a class {name!r}: put the images there, or rename the folder.")
     label, start = len(dataset.class_names), f"{path.resolve().name}/"
     items = [Item(start + one, label) for one in images.names]
-    tested = [item for item in items if dataset.test and sha256(letters(item.id))[:8] < f"{2**32 // TEST_EVERY:08x}"]
-    train = [item for item in items if item not in set(tested)]
+    tested = {item for item in items if dataset.test and sha256(letters(item.id))[:8] < f"{2**32 // TEST_EVERY:08x}"}
+    train = [item for item in items if item not in tested]
     return replace(
         dataset,
         class_names=(*dataset.class_names, name),
