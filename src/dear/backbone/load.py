@@ -238,7 +238,7 @@ def _find_weights(source: str, pretrained: str | None, *, allow_pickled: bool) -
     wanted = _wanted(source, pretrained)
     trusted = allow_pickled or _is_listed(source, pretrained)
     if wanted is not None:
-        path = cached(wanted) or _download(wanted, source, trusted=trusted)
+        path = _of_hub(wanted, source, trusted=trusted)
         check_format(path, source, trusted=trusted)
     elif folder := _folder(source):
         path = weights_of(folder)
@@ -248,6 +248,19 @@ def _find_weights(source: str, pretrained: str | None, *, allow_pickled: bool) -
         check_format(path, str(pretrained), trusted=trusted, clip=source)
     check_readable(path, "put an undamaged copy there" if wanted is None else "run the same command again")
     return path
+
+
+def _of_hub(wanted: Wanted, source: str, *, trusted: bool) -> Path:
+    """Weights of the hub, from the cache or downloaded; refused ones in the cache do not hide others on the hub."""
+    safe = tuple(name for name in wanted.names if name.endswith(SAFE))
+    if path := cached(wanted if trusted else replace(wanted, names=safe)):
+        return path
+    try:
+        return _download(wanted, source, trusted=trusted)
+    except HubError:
+        if path := cached(wanted):
+            return path
+        raise
 
 
 def _download(wanted: Wanted, source: str, *, trusted: bool) -> Path:

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from huggingface_hub import constants, hf_hub_download
 from PIL import Image
 
 import dear
@@ -54,6 +55,21 @@ def test_a_repository_without_a_tag_names_the_command_and_fetches_nothing(hub, r
     assert not hub.seen(PICKLED)
     with pytest.raises(BackboneError, match=rf"dear\.convert\('{repository}', 'FOLDER'\), .* or pass allow_pickled=Tr"):
         dear.load_clip(repository)
+
+
+def test_pickled_weights_in_the_cache_do_not_hide_others(hub, folder, tiny_weights, clip, monkeypatch):
+    """As another program leaves them there."""
+    safe = tiny_weights / "open_clip_model.safetensors"
+    hub.add("somebody/birds", {path.name: path for path in (*folder.iterdir(), safe)})
+    for name in (PICKLED, "open_clip_config.json"):
+        hf_hub_download("somebody/birds", name)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert f"hf-hub:somebody/birds has only {PICKLED}, which is not a safetensors file" in refused(
+        "hf-hub:somebody/birds"
+    )
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    loaded = dear.load_clip("hf-hub:somebody/birds")
+    assert (loaded.weights_sha256, loaded.pickled) == (clip.weights_sha256, False)
 
 
 def test_folders_and_files_name_the_command(folder):
