@@ -50,7 +50,8 @@ def with_attributes(roles: RoleMap, count: int) -> RoleMap:
     other = Counter(head.concept for head in roles.heads if head.role is Role.OTHER)
     ranked = sorted(roles.attributes, key=lambda name: (-core[name], roles.attributes.index(name)))
     remaining = [name for name in roles.attributes if name in ranked[:count]]
-    spare = [*(name for name, _ in other.most_common() if name), *(c for c in _OTHERS if c not in other)]
+    concepts = [*(name for name, _ in other.most_common() if name), *(c for c in _OTHERS if c not in other)]
+    spare = [name for name in concepts if name not in roles.attributes]
     attributes = (*remaining, *spare[: max(0, count - len(roles.attributes))])
 
     def decide(head: HeadRole) -> tuple[Role, str | None]:

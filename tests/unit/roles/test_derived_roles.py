@@ -57,5 +57,10 @@ def test_fewer_and_more_attributes():
     assert seven.attributes[:5] == CORE_ATTRIBUTES
     assert len(seven.attributes) == 7
     assert sum(one.role is Role.CORE for one in seven.heads) > 28
+    assert with_attributes(seven, 11).attributes[:7] == seven.attributes
+    assert len(set(with_attributes(seven, 11).attributes)) == 11
+    plain = role_map(head(0, Role.CORE, "color"))
+    added = ("animal", "human", "text", "number")
+    assert with_attributes(with_attributes(plain, 7), 9).attributes == CORE_ATTRIBUTES + added
     assert with_attributes(paper, 5).heads == paper.heads
     assert with_attributes(paper, 5).provenance.derived == ("attributes=5",)
