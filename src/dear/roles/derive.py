@@ -13,16 +13,17 @@ from dear.roles.rolemap import HeadRole, Role, RoleMap
 def by_threshold(roles: RoleMap, percent: float) -> RoleMap:
     """Apply the quantile rule with another threshold, in per cent: lowest entropies become core, highest general.
 
-    Heads of other specialities and of style do not change; heads of equal entropy are never separated.
+    Heads of other specialities, of style and without phrases do not change; heads of equal entropy are never separated.
     """
     if not 0 < percent < 50:
         raise RoleMapError(f"The entropy threshold is {percent} %, but must be between 0 and 50.")
-    if missing := [head for head in roles.heads if head.entropy is None or head.shares is None]:
+    known = [head for head in roles.heads if not _is_silent(head)]
+    if missing := [head for head in known if head.entropy is None or head.shares is None]:
         raise RoleMapError(
             f"The role map records no entropy for head ({missing[0].layer}, {missing[0].head}): only a map made by "
             f"'dear roles discover' can be changed to another threshold."
         )
-    free = [head for head in roles.heads if head.role is not Role.OTHER and head.concept != STYLE]
+    free = [head for head in known if head.role is not Role.OTHER and head.concept != STYLE]
     ranked = sorted(round(head.entropy or 0.0, SAME_ENTROPY) for head in free)
     edge = round(percent / 100 * len(ranked))
     low, high = (ranked[edge - 1], ranked[-edge]) if edge else (-math.inf, math.inf)
@@ -36,6 +37,11 @@ def by_threshold(roles: RoleMap, percent: float) -> RoleMap:
 
     decided = [decide(head) if head in free else (head.role, head.concept) for head in roles.heads]
     return roles.derive(decided, f"threshold={percent}")
+
+
+def _is_silent(head: HeadRole) -> bool:
+    """Whether discovery found no phrases for a head, as its output did not vary; such a head is mixed."""
+    return head.entropy is None and head.shares == {} and not head.phrases
 
 
 def with_attributes(roles: RoleMap, count: int) -> RoleMap:

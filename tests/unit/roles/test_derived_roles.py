@@ -40,6 +40,16 @@ def test_other_specialities_and_style_stay():
     assert roles_of(by_threshold(role_map(*heads), 25))[:2] == [(Role.OTHER, "animal"), (Role.GENERALIZATION, "style")]
 
 
+def test_a_head_without_phrases_stays_mixed():
+    """Discovery records no entropy for it, and the whole map was refused as one that discovery had not made."""
+    heads = [head(i, Role.MIXED, entropy=i / 10, color=0.6, shape=0.4) for i in range(10)]
+    silent = HeadRole(layer=1, head=10, role=Role.MIXED, shares={})
+    found = by_threshold(role_map(*heads, silent), 20)
+    assert roles_of(found) == [*roles_of(by_threshold(role_map(*heads), 20)), (Role.MIXED, None)]
+    again = RoleMap.from_json(found.to_json())
+    assert roles_of(by_threshold(again, 20)) == roles_of(found)
+
+
 def test_a_map_without_evidence_cannot_be_cut():
     with pytest.raises(RoleMapError, match="records no entropy for head"):
         by_threshold(RoleMap.load("vit-b-16").all_mixed(), 20)
