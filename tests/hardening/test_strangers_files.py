@@ -22,7 +22,7 @@ from dear.model.load import load
 from dear.reports.run_page import Confusion
 from dear.retrieval.index import read_index
 from dear.roles.rolemap import HeadRole, Provenance, RoleMap
-from dear.storage.files import shown, write_atomic
+from dear.storage.files import sha256, shown, write_atomic
 from dear.workflows.report_data import confusion
 from helpers import TINY_CONFIGS, make_photos
 from kinds import jpeg, photo
@@ -327,19 +327,34 @@ def test_a_header_that_says_nothing_is_refused(tmp_path):
         read_list(tmp_path / "list.csv")
 
 
-@pytest.mark.covers("W4")
-def test_what_is_not_finite_is_not_loaded(model, tmp_path):
-    folder = model.save_pretrained(tmp_path / "adapter")
-    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    tensors["fusion_scalars"][0] = torch.nan
-    save_file(tensors, folder / "adapter_model.safetensors")
-    data = (folder / "adapter_model.safetensors").read_bytes()
-    from dear.storage.files import sha256
+@pytest.fixture
+def replaced(model, tmp_path):
+    """Saves an adapter with another tensor, which the manifest vouches for."""
 
-    entry = {"bytes": len(data), "sha256": sha256(data)}
-    changed_manifest(folder, lambda content: content["files"].update({"adapter_model.safetensors": entry}))
+    def replaced(name, tensor):
+        folder = model.save_pretrained(tmp_path / "adapter")
+        save_file({**model.state_dict(), name: tensor}, folder / "adapter_model.safetensors")
+        data = (folder / "adapter_model.safetensors").read_bytes()
+        entry = {"bytes": len(data), "sha256": sha256(data)}
+        changed_manifest(folder, lambda content: content["files"].update({"adapter_model.safetensors": entry}))
+        return folder
+
+    return replaced
+
+
+@pytest.mark.covers("W4")
+def test_what_is_not_finite_is_not_loaded(model, replaced):
+    scalars = model.state_dict()["fusion_scalars"].clone()
+    scalars[0] = torch.nan
     with pytest.raises(CorruptArtefactError, match="fusion_scalars contains values that are not finite"):
-        load(folder, model.clip)
+        load(replaced("fusion_scalars", scalars), model.clip)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "complex64"])
+def test_numbers_of_odd_types_are_not_loaded(model, replaced, dtype):
+    scalars = model.state_dict()["fusion_scalars"].to(getattr(torch, dtype))
+    with pytest.raises(CorruptArtefactError, match=f"fusion_scalars contains values of type {dtype}"):
+        load(replaced("fusion_scalars", scalars), model.clip)
 
 
 @pytest.mark.covers("D3")

@@ -39,6 +39,8 @@ from dear.model.model import Model
 from dear.roles.rolemap import RoleMap
 from dear.storage.files import as_folder
 
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+"""Types of numbers besides integers and truth values that an adapter may have."""
 ANYTHING = "thing"
 """Placeholder class list of companion models that only compute image features."""
 
@@ -192,6 +194,7 @@ def load(
         raise CorruptArtefactError(f"{folder} lacks {error}, which the method {manifest.method!r} needs.") from None
     _check_companions(folder, manifest, method)
     try:
+        check_types(tensors)
         restore(method, tensors)
         method.check_shapes()
         check_finite(tensors)
@@ -241,6 +244,13 @@ def restore(method: Method, state: Mapping[str, Tensor]) -> None:
             if tensor.shape != saved.shape:
                 tensor.data = torch.empty(saved.shape, dtype=tensor.dtype, device=tensor.device)
             tensor.copy_(saved)
+
+
+def check_types(state: Mapping[str, Tensor]) -> None:
+    """Raise `ValueError` for tensors of a type that no method saves, such as float8 or complex numbers."""
+    for name, tensor in state.items():
+        if tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in FLOATS):
+            raise ValueError(f"{name} contains values of type {str(tensor.dtype).removeprefix('torch.')}")
 
 
 def check_finite(state: Mapping[str, Tensor]) -> None:
