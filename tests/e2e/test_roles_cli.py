@@ -74,6 +74,7 @@ def test_discover_show_compare_ablate(run, place, done):
     roles = RoleMap.load(done / "roles.json")
     assert len(roles.heads) == 4 * 6
     assert roles.provenance.rule == "dominance"
+    assert roles.provenance.source == "found by dear roles discover on 40 images of photos"  # one cannot be read
     record = json.loads((done / "discovery.json").read_text())
     assert record["images"]["read"] == 40
     assert len(record["images"]["problems"]) == 1

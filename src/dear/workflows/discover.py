@@ -169,7 +169,7 @@ def discover_and_write(
                     to = Cluster(ray, threads or 1, gpus or 0.0)
                     collect_on(to, backbone, image_list, place, first_layer=first, out=folder)
             collected = collect_moments(backbone, image_list, first_layer=first, checkpoint=folder)
-            source = f"found by dear roles discover on {len(image_list)} images of {Path(images).name}"
+            source = f"found by dear roles discover on {collected.whole().count} images of {Path(images).name}"
             discovery = discover(backbone, collected, text_pool, encode, settings, source=source)
             variations = stability_by_rule(backbone, collected, discovery, settings)
             discovery = with_stability(discovery, variations)
