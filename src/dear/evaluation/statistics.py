@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtrit
 from scipy.stats import binomtest, rankdata
 
 from dear.errors import ConfigError
@@ -30,16 +30,6 @@ class Interval(NamedTuple):
 
     low: float
     high: float
-
-
-class PairedTest(NamedTuple):
-    """Mean of the differences, its interval, and the two-sided p value; with one pair only the mean is known."""
-
-    difference: float
-    low: float | None
-    high: float | None
-    p: float | None
-    n: int
 
 
 class SignedRank(NamedTuple):
@@ -76,19 +66,6 @@ def interval(values: Sequence[float], level: float = 0.95) -> Interval | None:
         return None
     mean, half_width = fmean(values), _t_quantile(len(values) - 1, level) * _standard_error(values)
     return Interval(mean - half_width, mean + half_width)
-
-
-def paired_test(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> PairedTest:
-    """Student's paired t test of a − b; `a` and `b` are in the same order and equally long.
-
-    Differences that are all equal have no spread: p is then 1 if they are 0, and 0 otherwise.
-    """
-    differences = [one - other for one, other in zip(a, b, strict=True)]
-    mean, ends = fmean(differences), interval(differences, level)
-    if ends is None:
-        return PairedTest(mean, None, None, None, len(differences))
-    p = _p_value(mean, _standard_error(differences), len(differences) - 1)
-    return PairedTest(mean, ends.low, ends.high, p, len(differences))
 
 
 def signed_rank(a: Sequence[float], b: Sequence[float]) -> SignedRank:
@@ -158,12 +135,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def _standard_error(values: Sequence[float]) -> float:
     return stdev(values) / math.sqrt(len(values))
-
-
-def _p_value(mean: float, error: float, freedom: int) -> float:
-    if error == 0:
-        return 1.0 if mean == 0 else 0.0
-    return 2 * float(stdtr(freedom, -abs(mean / error)))
 
 
 def _t_quantile(freedom: int, level: float) -> float:

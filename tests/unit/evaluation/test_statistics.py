@@ -10,11 +10,9 @@ from scipy import stats
 
 from dear.errors import ConfigError
 from dear.evaluation.statistics import (
-    PairedTest,
     holm,
     interval,
     mean_and_std,
-    paired_test,
     signed_rank,
     smallest_p,
 )
@@ -56,35 +54,6 @@ def test_a_known_interval():
 def test_a_level_that_is_none(level):
     with pytest.raises(ConfigError, match="a confidence level lies between 0 and 1"):
         interval([1.0, 2.0], level)
-
-
-@given(st.lists(st.tuples(PERCENT, PERCENT), min_size=2, max_size=8))
-def test_paired_tests_are_students(pairs):
-    a, b = zip(*pairs, strict=True)
-    differences = [one - other for one, other in pairs]
-    if stdev(differences) < 1e-3:
-        return
-    expected = stats.ttest_rel(a, b)
-    low, high = expected.confidence_interval(0.95)
-    found = paired_test(a, b)
-    assert found.difference == pytest.approx(sum(differences) / len(pairs), abs=1e-9)
-    assert found.p == pytest.approx(expected.pvalue, rel=1e-6)
-    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-6, abs=1e-9)
-    assert found.n == len(pairs)
-
-
-def test_pairing_matters():
-    a, b = [60.0, 70.0, 80.0], [59.0, 68.9, 79.1]
-    assert paired_test(a, b).p < 0.01
-    assert paired_test(a, b[::-1]).p > 0.5
-
-
-def test_paired_tests_at_their_limits():
-    assert paired_test([3.0], [1.0]) == PairedTest(2.0, None, None, None, 1)
-    assert paired_test([1.0, 2.0], [1.0, 2.0]) == PairedTest(0.0, 0.0, 0.0, 1.0, 2)
-    assert paired_test([2.0, 3.0], [1.0, 2.0]) == PairedTest(1.0, 1.0, 1.0, 0.0, 2)
-    with pytest.raises(ValueError, match="shorter"):
-        paired_test([1.0, 2.0], [1.0])
 
 
 DIFFERENT = st.lists(st.floats(-50, 50), min_size=1, max_size=20).filter(
