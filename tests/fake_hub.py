@@ -70,6 +70,8 @@ class Fault:
     """Bytes of the body after which the CDN closes the connection without an error."""
     content: bytes | None = None
     """Bytes sent instead of the true ones; everything else that the hub says stays true."""
+    length: int | None = None
+    """Length that the CDN says the body has; None for the true one."""
     ranges: bool = True
     """Whether the CDN honours Range."""
     chunk: int = CHUNK
@@ -311,7 +313,8 @@ class _Handler(Uploads, BaseHTTPRequestHandler):
         if start >= stored.size:
             return self._send(416, {"Content-Range": f"bytes */{stored.size}"})
         self.send_response(206 if wanted else 200)
-        headers = {"ETag": f'"{stored.etag}"', "Accept-Ranges": "bytes", "Content-Length": str(stored.size - start)}
+        length = stored.size - start if fault.length is None else fault.length
+        headers = {"ETag": f'"{stored.etag}"', "Accept-Ranges": "bytes", "Content-Length": str(length)}
         if not self.server.cdn:
             headers["X-Repo-Commit"] = found.commit
         if wanted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,8 @@ from dear.storage.files import write_atomic
 
 MEGABYTE = 1_000_000
 CHUNK = 1 << 20
+LARGEST_LIST = 16 * MEGABYTE
+"""Bytes of a hub's list of files; one of a thousand files has 0.3 MB."""
 TRIES = 3
 """Connections per run and file."""
 
@@ -104,7 +106,7 @@ def listing(wanted: Wanted) -> Listing:
     url = f"{constants.ENDPOINT}/api/models/{wanted.repository}/revision/{quote(wanted.revision, safe='')}?blobs=true"
     try:
         with answer_to(wanted, url) as answer:
-            found = _Answer.model_validate_json(answer.read())
+            found = _Answer.model_validate_json(_limited(wanted, answer.iter_bytes()))
     except DearError:
         raise
     except ValidationError as error:
@@ -118,6 +120,19 @@ def listing(wanted: Wanted) -> Listing:
     terms = (found.cardData or {}).get("license")
     named = terms if isinstance(terms, str) else None
     return Listing(wanted.repository, found.sha, named, {one.name: one for one in files}, found.private)
+
+
+def _limited(wanted: Wanted, chunks: Iterable[bytes]) -> bytes:
+    """A hub's list of files, if it is not far too long."""
+    found = bytearray()
+    for chunk in chunks:
+        found += chunk
+        if len(found) > LARGEST_LIST:
+            raise HubError(
+                f"The list of the files of {wanted.page} has more than {LARGEST_LIST // MEGABYTE} MB, far more than a "
+                "model needs: check the name of the repository, and HF_ENDPOINT."
+            )
+    return bytes(found)
 
 
 def download(wanted: Wanted, listed: Listing, *, is_last: bool = True) -> Path:
@@ -278,7 +293,9 @@ def _continue(wanted: Wanted, listed: Listing, part: _Part, advance: Advance) ->
             if part.size and not answer.headers.get("content-range", "").startswith(f"bytes {part.size}-"):
                 part.clear()  # the whole file comes
             for chunk in answer.iter_bytes():
-                part.append(chunk)
+                if part.size == part.file.size:
+                    break  # more than the hub announced
+                part.append(chunk[: part.file.size - part.size])
                 advance(part.size // MEGABYTE)
     except DearError:
         raise

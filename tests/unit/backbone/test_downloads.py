@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import constants
 
 import dear
-from dear.backbone.download import _link
+from dear.backbone.download import _link, _Part
 from dear.errors import BackboneError, CacheError, HubError, typed
 from dear.progress.display import Lines
 from dear.progress.stages import heard_by
@@ -237,6 +237,23 @@ def test_wrong_bytes_of_the_right_length_are_discarded(hub, clip):
     )
     hub.misbehave(OPENAI, SAFE, None)
     assert load().weights_sha256 == clip.weights_sha256
+
+
+@pytest.mark.covers("N7")
+def test_no_more_is_written_than_was_announced(hub, monkeypatch):
+    true, written = hub.repositories[OPENAI].files[SAFE], []
+    hub.misbehave(OPENAI, SAFE, Fault(content=bytes(2 * true.size), length=2 * true.size))
+    append = _Part.append
+    monkeypatch.setattr(_Part, "append", lambda part, chunk: (written.append(len(chunk)), append(part, chunk)))
+    assert "sent other bytes" in sentence()
+    assert sum(written) == true.size
+
+
+def test_a_list_without_end_is_refused(hub, monkeypatch):
+    hub.add("some/body", {f"{n}.txt": b"x" for n in range(400)})
+    monkeypatch.setattr("dear.backbone.download.LARGEST_LIST", 20_000)
+    assert "some/body has more than 0 MB, far more than a model needs" in sentence(HubError, "hf-hub:some/body")
+    load()
 
 
 @pytest.mark.covers("N7")
