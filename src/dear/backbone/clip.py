@@ -19,7 +19,7 @@ from dear.backbone.support import NEEDED, Can, missing
 from dear.backbone.text import TextTower
 from dear.backbone.text_hub import HUB_POOL, HubTextTower
 from dear.backbone.vision import VisionTower
-from dear.errors import BackboneError
+from dear.errors import BackboneError, InputError
 
 
 def short_name(backbone: str) -> str:
@@ -157,7 +157,9 @@ class FrozenClip(nn.Module):
     @torch.no_grad()
     def encode_text(self, prompts: Sequence[str]) -> Tensor:
         """Text features by OpenCLIP's own code, normalised, in fp32: (C, embed_dim)."""
-        prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+        prompts = [prompts] if isinstance(prompts, str) else list(prompts) if isinstance(prompts, Iterable) else []
+        if not prompts or not all(isinstance(prompt, str) for prompt in prompts):
+            raise InputError("What is encoded must be one or more texts, such as ['a photo of a cat'].")
         self.text.tokenize(prompts)  # raises for prompts that would be truncated
         ids = self.tokenizer(prompts).to(self.device)
         return F.normalize(self.text.stock(ids), dim=-1)

@@ -320,6 +320,12 @@ def test_text_is_refused_rather_than_cut(clip):
         clip.encode_text(["word " * 100])
 
 
+@pytest.mark.parametrize("prompts", [[], (), None, [3], ["cat", None]])
+def test_what_is_no_text_is_refused(clip, prompts):
+    with pytest.raises(errors.InputError, match="What is encoded must be one or more texts"):
+        clip.encode_text(prompts)
+
+
 def test_loading_leaves_the_users_logging_alone(tiny_folders):
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
