@@ -72,6 +72,11 @@ def check_method(name, clip):
     assert all(parameter.grad is None and not parameter.requires_grad for parameter in clip.model.parameters())
 
 
+def has_numbers(name, clip):
+    """Whether a method has parameters before its training; those of a linear probe have no values yet."""
+    return any(one.numel() for one in build(name, clip, NAMES).trainable().values())
+
+
 @pytest.mark.parametrize(("image", "text"), PAIRS)
 def test_methods_on_every_kind_of_tower(clips, image, text):
     for name in METHODS:
@@ -83,7 +88,7 @@ def test_every_method_on_a_tower_of_another_kind(clips, name):
     image, text = THREE[dear.list_methods().index(name) % 3]
     if name == "llamp" and not clips(image, text).text.causal:
         image, text = "pe", "coca"
-    if build(name, clips(image, text), NAMES).trainable():
+    if has_numbers(name, clips(image, text)):
         check_method(name, clips(image, text))
 
 
@@ -99,7 +104,7 @@ def test_the_whole_cross_product(clips, image, text):
 @pytest.mark.parametrize("name", dear.list_methods())
 @pytest.mark.parametrize(("image", "text"), THREE)
 def test_all_methods_on_three_towers(clips, image, text, name):
-    if name != "llamp" and build(name, clips(image, text), NAMES).trainable():
+    if name != "llamp" and has_numbers(name, clips(image, text)):
         check_method(name, clips(image, text))
 
 

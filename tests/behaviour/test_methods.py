@@ -7,6 +7,7 @@ import copy
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from dear.engine.gradients import share_of_step
 from dear.engine.loop import train
 from dear.engine.run import run_job
 from dear.errors import InputError
+from dear.evaluation.evaluate import evaluate_items
 from dear.methods.base import PURPOSES
 from helpers import CANCELLING, TINY_CONFIGS, WITHOUT_GRADIENT, build, largest, move_parameters, plain_images
 from plain_towers import plain_clip
@@ -360,3 +362,12 @@ def test_two_threads_share_one_view(chosen):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(call, range(4)))
     assert not wrong
+
+
+@torch.no_grad()
+def test_every_method_can_be_tested_beside_plain_clip(chosen):
+    """A method that reads terms of heads alone could not be evaluated: plain CLIP found nothing to start from."""
+    dataset = replace(Toy().dataset, class_names=tuple(NAMES))
+    found = evaluate_items(chosen, dataset, dataset.test, workers=0, beside_plain=True)
+    alone = evaluate_items(chosen.plain(), dataset, dataset.test, workers=0)
+    assert found.plain_picks.tolist() == alone.picks.tolist()

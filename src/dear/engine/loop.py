@@ -57,8 +57,7 @@ def train(
     progress, sums = Progress(), dict[str, Tensor]()
     if checkpoint is not None and resume:
         progress, sums = read_checkpoint(checkpoint, method, doing.optimiser, owner=owner)
-        if progress.scaler:  # there is none if another device began the run, in a precision that needs none
-            doing.scaler.load_state_dict(dict(progress.scaler))
+        doing.continue_scale(progress.scaler)
     weights = epoch_weights(recipe, -(-last // feed.steps_per_epoch))
     average, clock, lost = Average(weights, sums) if weights else None, time.perf_counter(), 0
     pace = Pace(method, checkpoint_every)
@@ -113,6 +112,11 @@ class _Stepper:
         """State of the gradient scaler, if there is one."""
         state: dict[str, Any] = self.scaler.state_dict()
         return state or None
+
+    def continue_scale(self, state: Mapping[str, Any] | None) -> None:
+        """Take over a scaler's state; a device whose precision needs no scaler has stored none."""
+        if state:
+            self.scaler.load_state_dict(dict(state))
 
     def __call__(self, images: StepImages, step: int) -> _Met:
         """One update from the images of all processes; nothing is changed if anything is not finite."""

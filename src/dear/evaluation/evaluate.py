@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dear.backbone.frozen import layer_named
 from dear.data.dataset import Dataset, Item
 from dear.data.splits import Half, labels_of
 from dear.engine.feature_cache import BATCH, StateBatch, evaluation_states
@@ -104,7 +105,8 @@ def evaluate_items(
     calibration, calibrated = model.calibrated(), torch.zeros(len(items))
     problems: dict[int, str] = {}
     weights: dict[str, float] = {}
-    read = partial(evaluation_states, model, dataset, items, cache=cache, also=also)
+    names_too = _names_beside_plain(model) if beside_plain else None
+    read = partial(evaluation_states, model, dataset, items, cache=cache, also=also, names=names_too)
     batches = read(batch_size=batch_size, workers=workers, problems=problems, progress=progress)
     for one in batches:
         out, indices = model(given=one.states), list(one.indices)
@@ -152,6 +154,14 @@ def _scored(
         per_class=_per_class(names, labels, right),
         problems=tuple(problems[index] for index in sorted(problems)),
     )
+
+
+def _names_beside_plain(model: Model) -> tuple[str, ...] | None:
+    """What the method and plain CLIP read of test images; None if plain CLIP needs nothing else than the method."""
+    names, plain = model.names(), model.plain().names()
+    if set(plain) <= set(names) or any(layer_named(name) is not None for name in names):
+        return None
+    return (*names, *plain)
 
 
 def _plain_picks(plain: Model, one: StateBatch, features: dict[int, Tensor] | None) -> Tensor:

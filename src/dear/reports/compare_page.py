@@ -12,13 +12,14 @@ from dear.evaluation.paper_numbers import PAPER_SHOTS
 from dear.evaluation.published import PublishedEntry
 from dear.evaluation.role_map_notes import UsedMap, used_maps
 from dear.evaluation.summary import HEADS, HM_NOTE, Row
-from dear.evaluation.tables import csv_table, training_image_notes
+from dear.evaluation.tables import training_image_notes
 from dear.progress.stages import duration
 from dear.reports.compare_data import Comparison, known, label
 from dear.reports.compare_words import goal, many, names_of, verdict
 from dear.reports.method_charts import NAMED, Mark, Point, difference_chart, interval_chart, scatter_chart
 from dear.reports.page_sections import Figure, PageSection, Table, Value, report_page
 from dear.storage import markdown
+from dear.storage.csv_text import csv_table
 from dear.storage.files import write_atomic
 
 PAGE, TEXT, ROWS, JSON, PAIRS = "compare.html", "compare.md", "compare.csv", "compare.json", "compare-pairs.csv"

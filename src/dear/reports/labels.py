@@ -16,8 +16,8 @@ from pathlib import Path
 from dear.data.images import LARGEST_FILE
 from dear.data.packed import packed_bytes
 from dear.errors import OverwriteError
-from dear.evaluation.tables import csv_line, no_formula
 from dear.model.predict import Prediction
+from dear.storage.csv_text import csv_line, no_formula
 from dear.storage.files import shown, write_atomic, write_result
 
 
