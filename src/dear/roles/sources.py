@@ -23,7 +23,7 @@ DISCOVERY_SEED = 90_001
 
 
 def images_from(source: str, count: int | None = None, root: Path | None = None) -> ImageList:
-    """Images of a folder, of tar or Parquet files or of the world, or the training images of a named data set.
+    """Training images of a data set, or all images of a folder without `train` and `test`, or of the world.
 
     With `count`, at most that number of images, evenly spread.
     """
@@ -40,7 +40,9 @@ def images_from(source: str, count: int | None = None, root: Path | None = None)
         training = [file for file, split in zip(files, splits_of(files), strict=True) if split == "train"]
         images = packed_images(training)
     else:
-        images = folder_images(source)
+        folder = Path(source)
+        is_split = (folder / "train").is_dir() and (folder / "test").is_dir()
+        images = folder_images(folder / "train" if is_split else folder)
     return images if count is None else images.spread(count)
 
 

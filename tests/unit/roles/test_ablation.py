@@ -20,7 +20,7 @@ from dear.roles.ablation import (
 )
 from dear.roles.capture import contributions
 from dear.roles.rolemap import HeadRole, Provenance, Role, RoleMap
-from dear.roles.sources import tasks_from
+from dear.roles.sources import images_from, tasks_from
 from helpers import make_photos, varied_roles
 
 
@@ -113,6 +113,14 @@ def test_the_task_of_a_folder_with_splits_is_that_of_its_training_images(tmp_pat
     images, (task,) = tasks_from(str(tmp_path / "photos"), "a {}.", 99)
     assert images.names == tuple(f"train/{name}/{i}.png" for name in ("ant", "bee", "cow") for i in range(2))
     assert (task.labels_N.tolist(), task.prompts) == ([0, 0, 1, 1, 2, 2], ("a ant.", "a bee.", "a cow."))
+
+
+def test_roles_are_found_from_the_training_images_of_a_folder_with_splits(tmp_path):
+    """Images that will be tested took part."""
+    for split in ("train", "test"):
+        make_photos(tmp_path / split, ("cat", "dog"), 2)
+    assert images_from(str(tmp_path)).names == ("cat/0.png", "cat/1.png", "dog/0.png", "dog/1.png")
+    assert len(images_from(str(tmp_path / "test"))) == 4
 
 
 def test_a_map_of_other_heads_is_refused(tiny_clips):
