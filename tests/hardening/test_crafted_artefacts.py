@@ -6,7 +6,6 @@ import json
 import os
 import sys
 
-import numpy as np
 import pytest
 from PIL import Image
 from safetensors.torch import save_file
@@ -15,7 +14,7 @@ import dear
 from dear.backbone.foreign_inputs import FileTokenizer
 from dear.backbone.load import load_clip
 from dear.backbone.origin import _license
-from dear.data.images import as_rgb, folder_images, open_image
+from dear.data.images import folder_images, open_image
 from dear.data.open import open_dataset
 from dear.data.packed import open_shard
 from dear.errors import ArtefactError, BackboneError, ConfigError, DataError, ImageError, RoleMapError
@@ -386,16 +385,3 @@ def test_a_tokenizer_that_panics(tmp_path):
 
     with pytest.raises(BackboneError, match="The tokenizer is damaged"):
         FileTokenizer(Broken(), context_length=4, pad=0, clean="whitespace")(["a"])
-
-
-@pytest.mark.parametrize("mode", ["I;16", "I", "F"])
-def test_deep_gray_is_converted_in_parts(mode):
-    random = np.random.default_rng(1)
-    pixels = {
-        "I;16": random.integers(0, 2**16, (600, 3), np.uint16),
-        "I": random.integers(0, 2**20, (600, 3), np.int32),
-    }
-    values = pixels.get(mode, random.random((600, 3), np.float32))
-    white = {"I;16": 65535.0, "F": 1.0}.get(mode, float(values.max()))
-    expected = (values.astype(np.float64) * (255 / white)).round().clip(0, 255).astype(np.uint8)
-    assert (np.asarray(as_rgb(Image.fromarray(values)))[..., 0] == expected).all()

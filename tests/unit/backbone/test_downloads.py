@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import constants
 
 import dear
-from dear.backbone.download import _link, _Part
+from dear.backbone.download import _Part
 from dear.errors import BackboneError, CacheError, HubError, typed
 from dear.progress.display import Lines
 from dear.progress.stages import heard_by
@@ -268,20 +268,6 @@ def test_a_damaged_file_in_the_cache_is_named_and_can_be_deleted(hub, clip, cont
     assert said.endswith("): delete it and run the same command again.")
     path.unlink()
     assert load().weights_sha256 == clip.weights_sha256  # although the content was still there under its checksum
-
-
-def test_a_name_that_gets_new_content_is_never_missing(tmp_path, monkeypatch):
-    """Another process may look for the file at any time."""
-    pointer, seen = tmp_path / SAFE, []
-    pointer.write_bytes(b"damaged")
-    (tmp_path / "blob").write_bytes(b"whole")
-    link = Path.symlink_to
-    monkeypatch.setattr(Path, "symlink_to", lambda *a: (seen.append(pointer.read_bytes()), link(*a)))
-    _link(pointer, tmp_path / "blob")
-    assert seen == [b"damaged"]
-    assert pointer.is_symlink()
-    assert pointer.read_bytes() == b"whole"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["blob", SAFE]
 
 
 @pytest.mark.covers("N7")

@@ -171,3 +171,16 @@ def test_only_bad_images_stop_the_training(clip, tmp_path):
 def test_folder_images_leaves_hidden_files_and_folders(mixed):
     names = set(folder_images(mixed / "mixed").names)
     assert names == {*BAD, "a.jpg", "nowhere.jpg"}
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I", "F"])
+def test_deep_gray_is_converted_in_parts(mode):
+    random = np.random.default_rng(1)
+    pixels = {
+        "I;16": random.integers(0, 2**16, (600, 3), np.uint16),
+        "I": random.integers(0, 2**20, (600, 3), np.int32),
+    }
+    values = pixels.get(mode, random.random((600, 3), np.float32))
+    white = {"I;16": 65535.0, "F": 1.0}.get(mode, float(values.max()))
+    expected = (values.astype(np.float64) * (255 / white)).round().clip(0, 255).astype(np.uint8)
+    assert (np.asarray(as_rgb(Image.fromarray(values)))[..., 0] == expected).all()
