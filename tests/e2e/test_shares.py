@@ -24,7 +24,10 @@ def place(tmp_path, monkeypatch, tiny_folders):
     clip = f"clip: local-dir:{tiny_folders['shallow']}\npretrained: random\n"
     rest = "data: [photos]\nmethods: [coop]\nseeds: [1, 2]\nshots: [2]\nepochs: 2\nbatch_size: 2\nworkers: 1\n"
     (tmp_path / "grid.yaml").write_text(clip + rest)
-    programs = {"srun": 'exec "$@"', "dear": f'exec {sys.executable} -m dear "$@"'}
+    programs = {
+        "srun": '[ "$1" = --cpus-per-task=1 ] && shift && exec "$@"',
+        "dear": f'exec {sys.executable} -m dear "$@"',
+    }
     for name, line in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
         (tmp_path / name).chmod(0o755)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from dear import __version__
-from dear.cluster import blocks
+from dear.cluster import blocks, tasks
 from dear.cluster.connection import SETTINGS, address_of, answers, check_room, connected
 from dear.cluster.nodes import here
 from dear.errors import ClusterError, MissingExtraError, typed
@@ -183,6 +183,20 @@ def test_room():
     assert check_room(nodes, 2) == 5
     assert check_room(nodes, 1, 0.25) == 4
     assert check_room(nodes, 4, 0.25) == 2
+    assert [check_room([node(99, gpus)], 1, share) for gpus, share in ((1, 0.2), (1, 0.1), (8, 0.1))] == [5, 10, 80]
+
+
+def test_nodes_that_left_for_good_are_not_waited_for(monkeypatch):
+    """A grid stood still without a word."""
+    monkeypatch.setattr(tasks, "LOOKS", 3)
+    alive = [[node(4)], [node(4, alive=False)], [node(4)], *[[node(1), node(4, alive=False)]] * 3]
+    seen = iter(alive)
+    ray = SimpleNamespace(wait=lambda *_, **__: ([], ["task"]), nodes=lambda: next(seen))
+    with typed(), pytest.raises(ClusterError, match=r"^--threads 2 asks for more CPUs than any node .* \(at most 1\)"):
+        tasks.first_done(ray, ["task"], 2, 0)
+    assert list(seen) == []
+    ray = SimpleNamespace(wait=lambda waiting, **_: (waiting[1:], waiting[:1]))
+    assert tasks.first_done(ray, ["one", "other"], 2, 0) == "other"
 
 
 def test_no_room():

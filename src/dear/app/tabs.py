@@ -7,7 +7,9 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from dear.app.predicting import explain_photo, predict_photos
 from dear.app.studio import ALL_PHOTOS, MOST_PHOTOS, Session, Studio, named_photos, taught_classes
 from dear.app.teaching import PACKED, add_lessons, learn, lessons_html, packed
 from dear.data.images import readable_suffixes
-from dear.errors import ConfigError, DearError
+from dear.errors import ConfigError, DearError, ImageError
 from dear.reports.render import render
 from dear.storage.documents import read_text
 from dear.storage.files import sha256, write_result
@@ -28,8 +30,10 @@ STRICT = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 WORKERS = "model"
 """All work of the model waits in one line, of which two are done at a time."""
 FAILED = "Something went wrong here, and the terminal says what: try again, or with another photo."
-SIDE = 256
-"""Pixels of an example that is smaller, such as a drawing of the world."""
+TEACHING = "teaching"
+"""What changes a session is done one after the other: each reads what the one before has written."""
+SIDE, LARGE = 256, 1024
+"""Pixels to which an example is enlarged, such as a drawing of the world, and to which a photo is reduced."""
 
 
 @dataclass
@@ -49,7 +53,13 @@ class Wiring:
     """Files on their way to a browser; removed when the app ends."""
 
     def call(
-        self, events: Sequence[Any], function: Callable[..., Any], inputs: Any, outputs: Any, name: str = ""
+        self,
+        events: Sequence[Any],
+        function: Callable[..., Any],
+        inputs: Any,
+        outputs: Any,
+        name: str = "",
+        line: str = WORKERS,
     ) -> Any:
         """Call a function when something happens; a mistake becomes a sentence in its first output.
 
@@ -74,8 +84,8 @@ class Wiring:
             outputs,
             api_name=name or None,
             api_visibility="public" if name else "private",
-            concurrency_id=WORKERS,
-            concurrency_limit=2,
+            concurrency_id=line,
+            concurrency_limit=2 if line == WORKERS else 1,
             show_progress="minimal",
         )
 
@@ -98,8 +108,16 @@ class Wiring:
         return _only_files(field)
 
     def camera_field(self, label: str, **how: Any) -> Any:
-        """Where photos are taken, with the same rule."""
-        return _only_files(self.gr.Image(label=label, sources=["webcam"], type="filepath", image_mode=None, **how))
+        """Where photos are taken, with the same rule; Gradio would decode a photo that a request contains as text."""
+        field = _only_files(self.gr.Image(label=label, sources=["webcam"], type="filepath", image_mode=None, **how))
+
+        def uploaded(shot: Any) -> str | None:
+            if shot is not None and not shot.path:
+                raise ConfigError("Photos are uploaded, not sent within a request.")
+            return None if shot is None else str(shot.path)
+
+        field.preprocess = uploaded
+        return field
 
 
 def _only_files(field: Any) -> Any:
@@ -191,12 +209,18 @@ def _example(wiring: Wiring, turn: int) -> tuple[Any, ...]:
     if studio.photos is None or not studio.photos.tested:
         raise ConfigError("There are no test photos of this adapter here: drop a photo of your own.")
     examples = studio.photos.examples()
-    image = examples.open(turn % len(examples))
-    if min(image.size) < SIDE:
-        image = image.resize((SIDE, SIDE), 0)
+    for number in range(turn, turn + len(examples)):
+        with suppress(ImageError):
+            image = examples.open(number % len(examples))
+            break
+    else:
+        raise ConfigError("No test photo of this adapter can be read here: drop a photo of your own.")
+    if (times := SIDE // max(image.size)) > 1:
+        image = image.resize((image.width * times, image.height * times), 0)
+    image.thumbnail((LARGE, LARGE))
     content = io.BytesIO()
     image.save(content, "PNG")
-    return "", [wiring.file("example.png", content.getvalue())], turn + 1
+    return "", [wiring.file("example.png", content.getvalue())], number + 1
 
 
 def search_tab(wiring: Wiring) -> None:
@@ -284,9 +308,10 @@ def teach_tab(wiring: Wiring) -> None:
 
     wiring.call([tab.select], choices, [wiring.photos], [which])
     outputs = [lessons, wiring.session, label]
-    wiring.call([add.click], added, [wiring.photos, which, label, wiring.session], outputs, "add")
-    wiring.call([start.click], learned, [wiring.session, wiring.classes], [lessons, wiring.session, save], "learn")
-    wiring.call([forget.click], forgotten, [], [*outputs, save], "forget")
+    changing = partial(wiring.call, line=TEACHING)
+    changing([add.click], added, [wiring.photos, which, label, wiring.session], outputs, "add")
+    changing([start.click], learned, [wiring.session, wiring.classes], [lessons, wiring.session, save], "learn")
+    changing([forget.click], forgotten, [], [*outputs, save], "forget")
 
 
 def report_tab(wiring: Wiring) -> None:

@@ -191,4 +191,4 @@ def has_room(node: Mapping[str, Any], cpus: float, gpus: float = 0) -> bool:
 
 def _tasks(cpu: float, gpu: float, cpus: float, gpus: float) -> int:
     """How many tasks of a size fit on a node."""
-    return int(min(cpu // cpus, gpu // gpus if gpus else cpu // cpus))
+    return int(min(cpu / cpus, gpu / gpus if gpus else cpu / cpus) + 1e-9)  # 1 / 0.1 is a bit more or less than 10

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dear import errors
+from dear.cluster.connection import check_room, has_room
 from dear.cluster.nodes import Expected, last_line
 from dear.errors import ClusterError, DearError, TrainingError, is_typed, option
 
@@ -17,6 +18,8 @@ RETRIES = 3
 """Number of times that a task is started again because its worker or node died."""
 PATIENCE = 20.0
 """Seconds to wait for cancelled tasks to end."""
+LOOK, LOOKS = 60.0, 10
+"""Seconds between two looks at the nodes, and looks at which no node has room, after which none is waited for."""
 THREADS = 1
 """Threads of a task, unless a number is set."""
 
@@ -26,6 +29,19 @@ Added = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 NO_MEMORY = "The node has not enough memory: more threads per task leave room for fewer of them there."
+
+
+def first_done(ray: Any, tasks: Sequence[Any], cpus: float, gpus: float) -> Any:
+    """Wait for one of some tasks; raises `ClusterError` if the nodes with room for them have left for good."""
+    missed = 0
+    while True:
+        done, _ = ray.wait(list(tasks), num_returns=1, timeout=LOOK)
+        if done:
+            return done[0]
+        nodes = ray.nodes()
+        missed = 0 if any(has_room(node, cpus, gpus) for node in nodes) else missed + 1
+        if missed == LOOKS:
+            check_room(nodes, cpus, gpus)
 
 
 class Order(NamedTuple):

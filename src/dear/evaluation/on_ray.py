@@ -13,7 +13,7 @@ from typing import Any
 
 from dear.cluster.connection import check_room, connected
 from dear.cluster.nodes import check_nodes, here
-from dear.cluster.tasks import THREADS, Order, as_task, cancel, make_order, result
+from dear.cluster.tasks import THREADS, Order, as_task, cancel, first_done, make_order, result
 from dear.engine.workspace import Workspace
 from dear.evaluation.attempts import ATTEMPTS
 from dear.evaluation.cell_run import RUNS
@@ -58,7 +58,7 @@ class OnRay:
         }
         try:
             while waiting:
-                (done,), _ = ray.wait(list(waiting), num_returns=1)
+                done = first_done(ray, list(waiting), self._threads, self._gpus)
                 yield waiting.pop(done), partial(self._result, done)
             remove_folder(options.out / RUNS / ATTEMPTS)
         finally:

@@ -1,9 +1,11 @@
 """The page of the app as it is built: what it serves, what it refuses, and what it escapes. No browser is needed."""
 
 import asyncio
+import io
 import os
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -14,8 +16,9 @@ from dear.app.finding import can_swap, kinds, search_photos
 from dear.app.heads import heads_page
 from dear.app.page import HEADERS, OwnPages, WithHeaders, build, gradio, is_loopback
 from dear.app.studio import OpenIndex, Studio
-from dear.app.tabs import Wiring, framed, problem
-from dear.errors import ConfigError, MissingExtraError
+from dear.app.tabs import Wiring, _example, framed, problem
+from dear.data.images import ImageList
+from dear.errors import ConfigError, ImageError, MissingExtraError
 from dear.retrieval.encoder import head_encoder
 from helpers import make_photos
 from needs import needs
@@ -135,6 +138,43 @@ def test_addresses_are_not_fetched(page, tmp_path):
         with pytest.raises(ConfigError, match="uploaded"):
             asyncio.run(field.async_move_resource_to_block_cache("http://127.0.0.1:9/one.png"))
         assert asyncio.run(field.async_move_resource_to_block_cache(str(tmp_path / "one.png"))).endswith("one.png")
+
+
+def test_the_camera_decodes_nothing_itself(page, tmp_path):
+    """Gradio would decode a photo that a request contains as text, in any format that Pillow knows."""
+    needs("gradio")
+    from gradio.data_classes import ImageData
+
+    camera = next(one for one in page.blocks.blocks.values() if getattr(one, "elem_id", "") == "dear-camera")
+    with pytest.raises(ConfigError, match="not sent within a request"):
+        camera.preprocess(ImageData(url="data:image/x-tga;base64,AAAA"))
+    assert camera.preprocess(ImageData(path=str(tmp_path / "a.png"))) == str(tmp_path / "a.png")
+    assert camera.preprocess(None) is None
+
+
+def test_what_changes_a_session_waits_for_the_change_before(page):
+    """Two events of one browser at a time lost photos that were taught, or what was learned from them."""
+    lines = {one.api_name: (one.concurrency_id, one.concurrency_limit) for one in page.blocks.fns.values()}
+    assert {lines[name] for name in ("add", "learn", "forget")} == {("teaching", 1)}
+    assert lines["predict"] == ("model", 2)
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"), [((300, 200), (300, 200)), ((64, 64), (256, 256)), ((3000, 1500), (1024, 512))]
+)
+def test_an_example_keeps_its_shape(model, size, shown):
+    """Photos were squashed to a square, and large ones were refused as larger than 20 MB."""
+
+    def opened(index):
+        if index == 0:
+            raise ImageError("It is gone.")
+        return Image.new("RGB", size)
+
+    files = []
+    photos = SimpleNamespace(tested=(1,), examples=lambda: ImageList(("gone", "here"), opened))
+    wiring = SimpleNamespace(studio=SimpleNamespace(photos=photos), file=lambda _, content: files.append(content))
+    assert _example(wiring, 0)[2] == 2
+    assert Image.open(io.BytesIO(files[0])).size == shown
 
 
 LOCAL = "127.0.0.1:7860"
