@@ -68,6 +68,15 @@ def test_a_folder_is_whole_after_every_fault(tmp_path, before, what):
     assert number > 8
 
 
+def test_a_folder_behind_a_link_is_filled(tmp_path):
+    """The link was replaced by a folder, and the disk that it leads to stayed empty."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    write_folder(tmp_path / "out", "new")
+    assert (tmp_path / "out").is_symlink()
+    assert content_of(tmp_path / "disk") == {"new"}
+
+
 def test_the_old_folder_comes_back_if_the_new_one_cannot_be_put_there(tmp_path, monkeypatch):
     """An export that was replaced was lost if the second rename failed."""
     write_folder(tmp_path / "out", "old")

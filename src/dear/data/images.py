@@ -21,10 +21,11 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from dear.config import whole_number
+from dear.data.jpeg import has_too_many_scans
 from dear.data.packed import packed_bytes
 from dear.errors import ImageError
 from dear.progress.stages import Advance, stage
-from dear.storage.files import MEGABYTE, NotRegularError, letters, read_regular, sha256, shown
+from dear.storage.files import MEGABYTE, NotRegularError, is_file, is_folder, letters, read_regular, sha256, shown
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
 HEIC = {".heic", ".heif"}
@@ -35,8 +36,6 @@ INSTALL_HEIC = 'pip install "dear-vlm[heic]"'
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "MPO")
 """The only decoders that are used; none of them starts another program, as the EPS decoder does."""
 LARGEST_FILE = 512 * MEGABYTE
-JPEG, SCAN, MOST_SCANS = b"\xff\xd8", b"\xff\xda", 100
-"""How a JPEG file and each of its scans begin, and the most scans that are decoded; cameras write one, editors ten."""
 LONGEST_SIDE = 50_000
 """Most pixels of an image's longer side; a strip of a million pixels is not a photograph and cannot be resized."""
 MOST_TIMES = 200
@@ -247,8 +246,8 @@ def decode_image(data: bytes, name: str) -> Image.Image:
 
 
 def _decoded(data: bytes) -> Image.Image:
-    if data.startswith(JPEG) and data.count(SCAN) > MOST_SCANS:
-        raise Image.DecompressionBombError  # every scan takes as long as a whole image
+    if has_too_many_scans(data):
+        raise Image.DecompressionBombError
     with Image.open(io.BytesIO(data), formats=_formats()) as image:
         if image.width * image.height > (Image.MAX_IMAGE_PIXELS or float("inf")) or max(image.size) > LONGEST_SIDE:
             raise Image.DecompressionBombError
@@ -273,7 +272,7 @@ def _unusual(error: Exception) -> str | None:
 def _reason(path: Path, error: Exception) -> str:
     if what := _unusual(error):
         return what
-    if path.is_dir():
+    if is_folder(path):
         return "it is a folder; give the images in it"
     if isinstance(error, FileNotFoundError):
         return "it does not exist; check the path"
@@ -283,7 +282,7 @@ def _reason(path: Path, error: Exception) -> str:
         return f"{error.strerror}; replace or remove it"
     if path.suffix.lower() in HEIC and not reads_heic():
         return f"it is a HEIC photo, which is read with {INSTALL_HEIC}"
-    what = "it is empty" if path.is_file() and path.stat().st_size == 0 else "it is damaged or not an image"
+    what = "it is empty" if is_file(path) and path.stat().st_size == 0 else "it is damaged or not an image"
     return f"{what}; replace or remove it"
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dear.data.dataset import Dataset, Item, in_order
+from dear.data.dataset import SPLITS, Dataset, Item, in_order
 from dear.data.images import ImageList, content_of, folder_images
 from dear.data.prompts import is_wording
 from dear.errors import DataError, did_you_mean
 from dear.storage import documents
-from dear.storage.files import as_folder, letters, sha256
+from dear.storage.files import as_folder, letters, sha256, shown
 
 FILLERS = {"class", "cls", "label", "category", "id", "no", "nr", "number", "folder", "img", "image", "n", "c"}
 """Words that say nothing about a class if a number follows."""
@@ -98,7 +98,12 @@ def with_class(dataset: Dataset, folder: str | Path) -> Dataset:
         raise DataError(f"{dataset.name} already has a class {name!r}: put the images there, or rename the folder.")
     label, start = len(dataset.class_names), f"{path.resolve().name}/"
     items = [Item(start + one, label) for one in images.names]
+    known = {item.id for split in SPLITS for item in dataset.split(split)}
+    if same := next((item.id for item in items if item.id in known), None):
+        raise DataError(f"{dataset.name} already has an image {shown(same)}: rename the folder {shown(path)}.")
     tested = {item for item in items if dataset.test and sha256(letters(item.id))[:8] < f"{2**32 // TEST_EVERY:08x}"}
+    if len(tested) == len(items):
+        tested.discard(items[0])  # a class needs an image to train on
     train = [item for item in items if item not in tested]
     return replace(
         dataset,

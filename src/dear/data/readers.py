@@ -119,7 +119,7 @@ def read_list(path: Path) -> ReaderResult:
     """Read a CSV or JSON list of (path, label): labels are class names, paths are relative to the list's folder."""
     rows = _json(path) if path.suffix.lower() == ".json" else _csv(path)
     try:
-        pairs = [_pair(row) for row in rows]
+        pairs = list(dict.fromkeys(map(_pair, rows)))  # an image with a row per object is one image
     except (KeyError, IndexError, TypeError):
         raise DataError(f"{path} needs a path and a label in every row.") from None
     names = sorted({label for _, label in pairs})

@@ -26,7 +26,10 @@ LONGEST_LABEL = 100
 LABEL_ENDINGS = ("cls", "json", "txt")
 """Endings of members with the label of a sample, in order of preference."""
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-SPLIT_NAMES = {"train": "train", "training": "train", "validation": "val", "valid": "val", "val": "val", "test": "test"}
+SPLIT_NAMES = {
+    "train": "train", "training": "train", "validation": "val", "valid": "val", "val": "val", "test": "test",
+    "testing": "test",
+}  # fmt: skip
 """How file and folder names begin that say which split a shard belongs to."""
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,9})\.\.(\d{1,9})")

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dear.errors import ConfigError, DataError, did_you_mean, option
+from dear.errors import ConfigError, DataError, NewerFormatError, did_you_mean, option
 from dear.retrieval.segments import NAME, Entry, Segment, Stamp, columns_of, damaged, stored_columns, write_segment
 from dear.retrieval.segments_of_v0_2 import OldEntry
 from dear.storage.documents import Document, OpenRecord, as_bytes
@@ -47,7 +47,7 @@ class Manifest(Document, OpenRecord):
     oldest = 3
     noun = "search index"
     sealed = True
-    error = DataError
+    error, newer = DataError, NewerFormatError
 
     folder: str
     kinds: list[str] = Field(min_length=1)
@@ -214,6 +214,8 @@ def read_index(out: Path) -> Index:
             raise DataError(
                 f"{out} contains no index: index a folder of photos with {option(clip='CLIP', out=str(out))}."
             ) from None
+        except NewerFormatError:
+            raise
         except Exception as error:  # whatever a damaged file can cause
             raise damaged(out) from error
         with suppress(FileNotFoundError):  # a writer has replaced it meanwhile

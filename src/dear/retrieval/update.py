@@ -91,7 +91,7 @@ def _reusable(out: Path, listed: ImageList, encoder: Encoder) -> Index | None:
         )
     _check_shards(old, listed)
     same = (old.model_sha256, old.folder, old.kinds) == (encoder.mark, root.resolve(), encoder.kinds)
-    if not same and len(old.manifest.made_by) and "heads" in encoder.made_by:
+    if not same and old.manifest.made_by and ("heads" in encoder.made_by or "heads" in old.manifest.made_by):
         raise OverwriteError(
             f"The index in {out} was made by another CLIP, role map or choice of kinds: give another folder, or "
             f"replace it with {option(overwrite=True)}."
@@ -161,7 +161,10 @@ class _Update:
         copied = [i for i in new if stamps[i].content in self.by_content]
         unseen = [i for i in new if stamps[i].content not in self.by_content]
         writer = self._writer(out)
-        self._copy([stamps[i] for i in copied])
+        for first in range(0, len(copied), WRITE_EVERY):
+            self._copy([stamps[i] for i in copied[first : first + WRITE_EVERY]])
+            if len(self.waiting.stamps) >= WRITE_EVERY:
+                self._flush(writer)
         wanted = [stamps[i] for i in unseen]
         self.unreadable = {stamp.path for stamp in wanted}
         if elsewhere is None:

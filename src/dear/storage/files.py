@@ -103,6 +103,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     After a crash there is the old folder or the new one. If it happened between the two renames, there is neither, and
     the next call puts the old one back first.
     """
+    folder = Path(os.path.realpath(folder))  # a link stays a link
     folder.parent.mkdir(parents=True, exist_ok=True)
     _put_back(folder)
     remove_abandoned(folder.parent, folder.name)

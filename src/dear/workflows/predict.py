@@ -22,7 +22,7 @@ from dear.options.reading import check_values, spelled
 from dear.progress.display import watched
 from dear.progress.stages import counting
 from dear.reports.labels import LabelTable, Sorter
-from dear.storage.files import as_folder, read_regular
+from dear.storage.files import as_folder, is_folder, read_regular
 from dear.workflows.machine import using_threads
 from dear.workflows.opened_run import model_of
 
@@ -198,7 +198,7 @@ def _count_of(one: Any) -> int | None:
     if not isinstance(one, str | Path) or "\0" in str(one):
         return None
     shards = shard_files(one)
-    if not shards and not Path(one).is_dir():
+    if not shards and not is_folder(one):
         return None
     count = sum(1 for _ in _paths_in(one))
     if count and not shards and (others := passed_over_sentence(Path(one))):

@@ -184,3 +184,17 @@ def test_deep_gray_is_converted_in_parts(mode):
     white = {"I;16": 65535.0, "F": 1.0}.get(mode, float(values.max()))
     expected = (values.astype(np.float64) * (255 / white)).round().clip(0, 255).astype(np.uint8)
     assert (np.asarray(as_rgb(Image.fromarray(values)))[..., 0] == expected).all()
+
+
+def test_the_film_of_a_motion_photo_does_not_count(tmp_path):
+    """A film behind the photo has the bytes of a scan by chance, and the photo was refused for too many pixels."""
+    Image.effect_noise((64, 64), 50).convert("RGB").save(tmp_path / "a.jpg")
+    film = np.random.default_rng(0).bytes(10_000) + 200 * b"\xff\xda\x00\x08"
+    (tmp_path / "a.jpg").write_bytes((tmp_path / "a.jpg").read_bytes() + film)
+    assert open_image(tmp_path / "a.jpg").size == (64, 64)
+
+
+def test_a_name_that_no_disk_can_hold_is_one_unreadable_image(tmp_path):
+    """It was an OSError, which ends a whole training."""
+    with pytest.raises(ImageError, match="cannot be read"):
+        open_image(tmp_path / ("x" * 300 + ".jpg"))

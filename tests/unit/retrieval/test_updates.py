@@ -1,10 +1,13 @@
 """What an update of an index refuses to replace, and what it records although no image is new."""
 
+import json
+import os
+
 import pytest
 
 import dear
-from dear.errors import OverwriteError
-from dear.retrieval.index import INDEX, read_index
+from dear.errors import NewerFormatError, OverwriteError
+from dear.retrieval.index import INDEX, Writer, read_index
 from helpers import make_photos
 from shards import class_folders, files_of, tar_of, webdataset
 
@@ -73,3 +76,36 @@ def test_a_moved_run_is_recorded_although_no_image_is_new(model, tmp_path):
     written = (out / INDEX).stat().st_mtime_ns
     dear.index_images(photos, out, run=moved)
     assert (out / INDEX).stat().st_mtime_ns == written
+
+
+def test_a_run_does_not_replace_the_index_of_a_clip(model, by_clip, tmp_path):
+    """The index by heads was gone without a word; the other way round it was refused."""
+    photos = make_photos(tmp_path / "photos", ["ant"], 3)
+    by_clip(photos, tmp_path / "index")
+    with pytest.raises(OverwriteError, match="was made by another CLIP"):
+        dear.index_images(photos, tmp_path / "index", run=model)
+    assert dear.index_images(photos, tmp_path / "index", run=model, overwrite=True).encoded == 3
+
+
+def test_an_index_of_a_newer_version_is_not_called_damaged(by_clip, tmp_path):
+    """The advice was to make it again, which takes hours."""
+    by_clip(make_photos(tmp_path / "photos", ["ant"], 3), tmp_path / "index")
+    file = tmp_path / "index" / INDEX
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format_version": 99}))
+    with pytest.raises(NewerFormatError, match="format 99"):
+        read_index(tmp_path / "index")
+
+
+def test_touched_photos_are_taken_over_a_few_at_a_time(by_clip, tmp_path, monkeypatch):
+    """All of a million photos at once took tens of gigabytes, and nothing was saved until the end."""
+    photos = make_photos(tmp_path / "photos", ["ant"], 7)
+    before = by_clip(photos, tmp_path / "index")
+    for number, file in enumerate(files_of(photos)):
+        os.utime(file, (number + 9, number + 9))
+    monkeypatch.setattr("dear.retrieval.update.WRITE_EVERY", 2)
+    rows, append = [], Writer.append
+    monkeypatch.setattr(Writer, "append", lambda writer, *parts: (rows.append(len(parts[1])), append(writer, *parts)))
+    after = by_clip(photos, tmp_path / "index")
+    assert (after.encoded, rows) == (0, [2, 2, 2, 1])
+    assert len(after) == len(before) == 7
+    assert dear.search(tmp_path / "index", photos / "ant" / "3.png")[0].path.name == "3.png"
